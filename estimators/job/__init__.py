@@ -1,1 +1,4 @@
-"""A job as values: its request, settings, inputs, policies and errors. Pure; every other package may import it."""
+"""Represent a job as values: its request, settings, inputs, policies and errors. Pure.
+
+Every other package may import this package.
+"""

@@ -1,7 +1,7 @@
-"""The constructor's arguments: how fleetfit treats each argument of the SageMaker SDK 2.x.
+"""Define how fleetfit treats each argument of the SageMaker SDK 2.x's constructors.
 
-The table :data:`ARGUMENTS` states for each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow`` whether it
-is carried, changed or refused, and why. The constructor reads its arguments with this table, and
+For each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow``, the table :data:`ARGUMENTS` states whether the
+argument is carried, changed or refused, and why. The constructor reads its arguments with this table, and
 ``docs/sagemaker-arguments.md`` shows the table.
 """
 
@@ -19,7 +19,7 @@ from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
 
 
 class Treatment(enum.Enum):
-    """Treatment of an argument."""
+    """The way in which fleetfit treats an argument."""
 
     CARRIED = "carried"  # same name, meaning and default
     CHANGED = "changed"  # same name, other default or meaning, as the note explains
@@ -62,7 +62,7 @@ class Argument:
 
 
 class ArgumentNameError(ConfigurationError, TypeError):
-    """A constructor does not accept an argument of that name."""
+    """Raised if a constructor gets an argument whose name it does not accept."""
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment
@@ -73,7 +73,7 @@ _PATHS = "Sequence[str | os.PathLike[str]] | None"
 _TEXTS = "Sequence[str] | None"
 
 ARGUMENTS: tuple[Argument, ...] = (
-    # # hosts
+    # hosts
     Argument(
         name="role",
         treatment=_CHANGED,
@@ -358,7 +358,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         accepts="Sequence[Mapping[str, str]] | Mapping[str, str] | None",
         note="without effect locally",
     ),
-    # # fleetfit's own arguments
+    # fleetfit's own arguments
     Argument(
         name="arguments",
         treatment=_OWN,
@@ -394,21 +394,22 @@ BY_V1_NAME: Mapping[str, Argument] = {item.v1_name: item for item in ARGUMENTS i
 def read_arguments(
     given: Mapping[str, Any], *, constructor: str, owners: Iterable[Owner], stacklevel: int = 3
 ) -> dict[str, Any]:
-    """Read the keywords of a constructor: rename old names, raise errors for unknown and refused arguments.
+    """Read the keywords of a constructor. Rename old names, and raise errors for unknown and refused arguments.
 
     Args:
         given: The keywords.
-        constructor: The constructor's name in errors.
+        constructor: The name of the constructor, for errors.
         owners: The owners of the arguments that the constructor accepts.
-        stacklevel: The stack level of the DeprecationWarning for old names, so that it shows the user's line.
+        stacklevel: The stack level of the DeprecationWarning for old names. The warning must show the line of the
+            user's code.
 
     Returns:
-        The values by their v2 names, without refused arguments that have neutral values.
+        The values by the arguments' names in the SageMaker SDK 2.x. Refused arguments with neutral values are omitted.
 
     Raises:
-        ArgumentNameError: the constructor does not accept the name; the message suggests the nearest one.
-        ConfigurationError: an argument is given with its old and its new name.
-        UnsupportedError: the argument is refused; the message has the reason.
+        ArgumentNameError: the constructor does not accept a name. The message suggests the most similar name.
+        ConfigurationError: an argument is given with both its old name and its new name.
+        UnsupportedError: an argument is refused. The message contains the reason.
     """
     allowed = {item.name: item for item in ARGUMENTS if item.owner in set(owners)}
     values: dict[str, Any] = {}
@@ -450,7 +451,7 @@ def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
     """Raise an error for arguments that only AWS supports, if the instance type is local.
 
     Raises:
-        UnsupportedError: an argument is not supported; the message has the reason and an alternative.
+        UnsupportedError: an argument is not supported. The message contains the reason and an alternative.
     """
     for argument in ARGUMENTS:
         if argument.treatment is not Treatment.AWS_ONLY or argument.name not in values:

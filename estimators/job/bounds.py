@@ -1,17 +1,18 @@
-"""The upper limits of arguments: far above practical values, but low enough to protect the caller's memory.
+"""Define the upper limits of arguments. The limits protect the caller's memory. Pure.
 
-Pure. Without these limits, a typing error such as ``processes_per_host=10**9`` would exhaust the memory.
+The limits are far above practical values. Without limits, a typing error such as ``processes_per_host=10**9`` would
+exhaust the memory.
 """
 
 from __future__ import annotations
 
 from container.contract.names import shown
 
-#: #: The most hosts of a job.
+#: The largest number of hosts of a job.
 MAX_HOSTS = 1024
-#: #: The most ranks of a job: eight for each of the most hosts.
+#: The largest number of ranks of a job: eight ranks for each of the largest number of hosts.
 MAX_RANKS = 8192
-#: #: Ten years in seconds. Sums with the current time stay exact, and every system call accepts them.
+#: Ten years in seconds. The sum of this time and the current time is exact, and every system call accepts this time.
 MAX_SECONDS = 315_360_000
 
 

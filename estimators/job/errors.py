@@ -1,17 +1,17 @@
-"""The exceptions of fleetfit.
+"""Define the exceptions of fleetfit.
 
 ::
 
     FleetfitError                         base of all errors that fleetfit raises
-    ├── TrainingJobError                  a job failed; carries host, rank, exit code, traceback, hints
+    ├── TrainingJobError                  a job failed (has host, rank, exit code, traceback and hints)
     ├── TuningJobError                    a tuning job failed
-    ├── JobExistsError                    the name of a job is taken
-    ├── JobNotFoundError                  no job has that name
+    ├── JobExistsError                    the name of a job is already used
+    ├── JobNotFoundError                  no job has the name
     ├── JobUnreachableError               the job's supervisor does not answer
     ├── RecordError                       a job's record cannot be read or written
-    ├── BackendError                      a backend cannot run jobs here, or could not start one
+    ├── BackendError                      a backend cannot run jobs on this machine, or could not start a job
     └── ConfigurationError (ValueError)   an argument, a file or a request is wrong
-        └── UnsupportedError              a feature exists, but is not supported here
+        └── UnsupportedError              a feature exists, but not with the selected backend or strategy
 
     PreflightWarning (UserWarning)        a job will run, but perhaps not as intended
 """
@@ -32,12 +32,12 @@ for _error in (FleetfitError, ConfigurationError):
     # users find the classes here; the toolkit, which also raises them, cannot import this module
     _error.__module__ = __name__
 
-#: #: Packages whose frames are left out of the users' tracebacks.
+#: The packages whose frames are omitted from the users' tracebacks.
 _NOT_THE_USERS = ("estimators", "container", "IPython", "ipykernel", "traitlets", "nbclient", "concurrent", "asyncio")
 
 
 def _in_ipython(error: BaseException) -> list[str]:
-    """Return IPython's display of an error: the frames of the user's code and the message, without fleetfit's."""
+    """Return IPython's display of an error: the message and the frames of the user's code. Omit fleetfit's frames."""
     from IPython.core.getipython import get_ipython
 
     cause, suppressed = error.__cause__, error.__suppress_context__
@@ -50,7 +50,7 @@ def _in_ipython(error: BaseException) -> list[str]:
 
 
 def _users_frames(error: BaseException) -> types.TracebackType | None:
-    """Return a traceback of the frames that belong neither to fleetfit nor to the notebook."""
+    """Return a traceback that contains only the user's frames, without the frames of fleetfit and the notebook."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
@@ -67,14 +67,14 @@ FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # 
 
 
 class TrainingJobError(FleetfitError):
-    """A training job failed.
+    """Raised if a training job failed.
 
-    The message has the place and the failure, then the hints, then the location of the logs. The user's traceback comes
-    last, as when the script runs without fleetfit.
+    The message has these parts in this order: host or rank and failure, hints, the location of the logs, the user's
+    traceback. The traceback is last because it is also last when the script runs without fleetfit.
 
     Attributes:
         job: The job's handle, or the job's name if there is no handle.
-        failure: The first failure of the job, as data.
+        failure: The first failure of the job.
     """
 
     def __init__(self, job: Any, failure: Failure) -> None:
@@ -92,69 +92,72 @@ class TrainingJobError(FleetfitError):
 
     @property
     def host(self) -> str | None:
-        """Return the host that failed; None if no host did."""
+        """Return the host that failed. Return None if the failure did not happen on a host."""
         return self.failure.host
 
     @property
     def rank(self) -> int | None:
-        """Return the rank that failed first; None if no rank did."""
+        """Return the rank that failed first. Return None if the failure did not happen in a rank."""
         return self.failure.rank
 
     @property
     def exit_code(self) -> int | None:
-        """Return the exit status of the failed process; None without one."""
+        """Return the exit status of the failed process. Return None if no process exited."""
         return self.failure.exit_code
 
     @property
     def signal(self) -> int | None:
-        """Return the number of the signal that killed a process; None without one."""
+        """Return the number of the signal that killed the failed process. Return None if no signal killed a process."""
         return self.failure.signal
 
     @property
     def traceback(self) -> str | None:
-        """Return the user's traceback, or None."""
+        """Return the user's traceback. Return None if there is no traceback."""
         return self.failure.traceback
 
     @property
     def hints(self) -> tuple[str, ...]:
-        """Return hints for the user on how to fix the failure."""
+        """Return the hints that tell the user how to fix the failure."""
         return self.failure.hints
 
 
 class TuningJobError(FleetfitError):
-    """A tuning job failed: its trials failed, or never reported the objective."""
+    """Raised if a tuning job failed because its trials failed or never reported the objective."""
 
 
 class JobExistsError(FleetfitError):
-    """The name of a new job is already taken. A name can be used only once."""
+    """Raised if the name of a new job is already used. A name can be used only once."""
 
 
 class JobNotFoundError(FleetfitError, LookupError):
-    """No job has that name."""
+    """Raised if no job has the given name."""
 
 
 class JobUnreachableError(FleetfitError):
-    """The supervisor of a running job does not answer."""
+    """Raised if the supervisor of a running job does not answer."""
 
 
 class RecordError(FleetfitError):
-    """A job's record cannot be read or written: the disk is full, permissions are missing, or the format is newer."""
+    """Raised if a job's record cannot be read or written.
+
+    Possible reasons are a full disk, missing permissions, and a record that was written by a newer version.
+    """
 
 
 class BackendError(FleetfitError):
-    """A backend cannot run jobs here, or could not start one."""
+    """Raised if a backend cannot run jobs on this machine, or could not start a job."""
 
 
 class UnsupportedError(ConfigurationError):
-    """A feature exists, but not with this backend or this strategy."""
+    """Raised if a feature exists, but not with the selected backend or strategy."""
 
 
 class PreflightWarning(UserWarning):
-    """The job will run, but perhaps not as intended."""
+    """A warning that the job will run, but perhaps not as intended."""
 
 
 def _message(job: Any, failure: Failure) -> str:
-    """Return the exception's text with control characters removed, since it contains output of the script."""
+    """Return the exception's text without control characters, which the script's output may contain."""
     from estimators.job.text import visible
 
     return visible(_failure_message(job, failure))

@@ -1,10 +1,10 @@
-"""Decides whether, when and on which hosts a job is started again after an attempt: pure functions of values.
+"""Decide whether, when and on which hosts a job is started again after an attempt. All functions are pure.
 
-An *attempt* is one start of a job. It ends by a failure (a crash, a lost host, a time limit of its start) or by a
-preemption (a host was taken away, after a notice). Failures and preemptions are counted separately, because a
-preemption is not a fault of the job.
+An *attempt* is one start of a job. An attempt ends by a failure (a crash, a lost host, a time limit of its start) or by
+a preemption (a host was taken away after a notice). Failures and preemptions are counted separately, because a
+preemption is not caused by the job.
 
-All times are seconds on one clock, which the caller chooses; no function here reads a clock.
+All times are seconds on one clock, which the caller chooses. No function in this module reads a clock.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from estimators.job.bounds import MAX_SECONDS
 #: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
 RETRIES = (1, 30)
 
-#: #: An attempt that raised an exception within this time of training, in seconds, failed "at once".
+#: An attempt that raised an exception within this time of training, in seconds, failed "at once".
 _AT_ONCE_S = 60.0
 
-#: #: Exceptions that another attempt with the same code would raise again.
+#: Exceptions that another attempt with the same code would raise again.
 _FAULTS_OF_CODE = frozenset(
     {"SyntaxError", "IndentationError", "TabError", "ImportError", "ModuleNotFoundError", "NameError"}
 )
 
-#: #: How much of an earlier attempt's traceback is stored, in characters.
+#: The number of characters of an earlier attempt's traceback that are stored.
 _TRACEBACK_LIMIT = 2000
 
 #: The exit codes of a shell whose command cannot be run or found.
@@ -48,14 +48,15 @@ class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.
 
     Attributes:
-        max_failures: Number of failed attempts after which another attempt starts. None: the estimator's
-            ``max_retry_attempts``, or 0 if this is not set.
-        max_preemptions: Number of preempted attempts after which another attempt starts. None: no limit, as on
-            SageMaker.
-        cooldown: ``(first, longest)`` pause in seconds after a failed attempt. The pause doubles with each failure that
-            follows without a new checkpoint. A preemption causes no pause.
-        min_hosts: Minimum number of hosts with which the job continues if some hosts are lost. None: all hosts; the job
-            waits for lost hosts to return, and fails if they do not return.
+        max_failures: The largest number of failed attempts after which another attempt starts. None to use the
+            estimator's ``max_retry_attempts``, or 0 if ``max_retry_attempts`` is not set.
+        max_preemptions: The largest number of preempted attempts after which another attempt starts. None for no limit,
+            as on SageMaker.
+        cooldown: The first and the longest pause after a failed attempt, in seconds. The pause doubles with each
+            failure that follows without a new checkpoint. A preemption causes no pause.
+        min_hosts: The least number of hosts with which the job continues if some hosts are lost. With None, the job
+            needs all hosts. The job then waits until lost hosts have returned. If the hosts never return, the job
+            fails.
     """
 
     max_failures: int | None = option(rules.whole(0))
@@ -69,7 +70,10 @@ class FailurePolicy:
         rules.check(self)
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
-        """Return the policy with SageMaker's ``max_retry_attempts`` as ``max_failures``, unless that is set."""
+        """Return the policy with SageMaker's ``max_retry_attempts`` as ``max_failures``.
+
+        Return the policy unchanged if ``max_failures`` is set.
+        """
         return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
 
 
@@ -82,7 +86,7 @@ def pause_s(first: float, longest: float, failures: int) -> float:
 
 
 class EndedBy(enum.Enum):
-    """Reason for the end of an attempt."""
+    """The reason for the end of an attempt."""
 
     FAILURE = "failure"
     PREEMPTION = "preemption"
@@ -90,15 +94,15 @@ class EndedBy(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Ending:
-    """How one attempt ended.
+    """A description of how one attempt ended.
 
     Attributes:
-        attempt: The number of the attempt, from 0.
+        attempt: The number of the attempt, counted from 0.
         kind: The reason for the end.
-        failure: The failure; None after a preemption.
+        failure: The failure. None after a preemption.
         hosts: The hosts on which the attempt ran.
         taken: The hosts that were taken away by a preemption.
-        progressed: Whether the attempt left a new checkpoint.
+        progressed: Whether the attempt saved a new checkpoint.
         seconds: How long the attempt trained, in seconds.
     """
 
@@ -111,17 +115,17 @@ class Ending:
     seconds: float = 0.0
 
     def line(self) -> str:
-        """Return one line for users: the reason for the end, and after how many seconds."""
+        """Return one line for users with the reason for the end and the attempt's duration in seconds."""
         return f"attempt {self.attempt}, after {self.seconds:.1f} s: {cut(self.what(), 199)}"
 
     def what(self) -> str:
-        """Return the reason for the end in one line."""
+        """Return the reason for the attempt's end in one line."""
         if self.kind is EndedBy.PREEMPTION:
             return f"{', '.join(self.taken) or 'a host'} was interrupted"
         return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form; :meth:`from_dict` reads it."""
+        """Return the values in a JSON-serialisable form. :meth:`from_dict` reads this form."""
         failure = self.failure
         if failure is not None:  # a job may have thirty attempts; the logs have the full texts
             shortened = failure.traceback[-_TRACEBACK_LIMIT:] if failure.traceback else None
@@ -156,7 +160,7 @@ class Ending:
 
 @dataclasses.dataclass(frozen=True)
 class Again:
-    """Decision: start another attempt.
+    """The decision that another attempt starts.
 
     Attributes:
         pause_s: The pause before the attempt, in seconds.
@@ -167,10 +171,10 @@ class Again:
 
 @dataclasses.dataclass(frozen=True)
 class Final:
-    """Decision: start no further attempt.
+    """The decision that no other attempt starts.
 
     Attributes:
-        why: The reason for users; empty if no retries were requested.
+        why: The reason, as a text for users. Empty if no retries were requested.
     """
 
     why: str = ""
@@ -179,12 +183,12 @@ class Final:
 def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
     """Decide whether another attempt follows.
 
-    A failure that another attempt would repeat is final, however many retries are left: see :func:`never_again` and
+    A failure that would happen again in another attempt is final, even if retries remain. See :func:`never_again` and
     :func:`place_of`.
 
     Args:
         policy: The user's policy.
-        endings: The ends of all attempts so far; the last one has just ended.
+        endings: The ends of all attempts so far. The last attempt has just ended.
     """
     last = endings[-1]
     of_kind = [ending for ending in endings if ending.kind is last.kind]
@@ -212,11 +216,15 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
 
 
 def never_again(failure: Failure) -> str:
-    """Return why another attempt would fail in the same way; empty if that is not certain.
+    """Return why another attempt would fail in the same way. Return an empty text if that is not certain.
 
-    These failures would be repeated: wrong files and arguments, failures by ``on_undistributed`` and ``on_nan``, faults
-    of fleetfit itself, code that cannot run (``SyntaxError``, ``ImportError``, ``NameError``, a missing command), and
-    arguments that the script's parser rejects.
+    The following failures would be repeated:
+
+    * wrong files and arguments
+    * failures that are caused by ``on_undistributed`` and ``on_nan``
+    * internal errors of fleetfit
+    * code that cannot run (``SyntaxError``, ``ImportError``, ``NameError``, a missing command)
+    * arguments that the script's parser rejects
     """
     if failure.cause is Cause.CONFIGURATION:
         return "the job's files or arguments are wrong"
@@ -235,7 +243,10 @@ def never_again(failure: Failure) -> str:
 
 
 def exception_of(failure: Failure) -> str | None:
-    """Return the name of the exception that a traceback ends with, without its module; None without a traceback."""
+    """Return the name of the exception at the end of a traceback, without the exception's module.
+
+    Return None if the failure has no traceback.
+    """
     for line in reversed((failure.traceback or "").splitlines()):
         if line and not line[0].isspace() and (match := _EXCEPTION.match(line)) is not None:
             return match[1]
@@ -243,9 +254,9 @@ def exception_of(failure: Failure) -> str | None:
 
 
 def place_of(failure: Failure) -> tuple[str | None, str, int] | None:
-    """Return the exception and its place: exception, file, line; None without a traceback.
+    """Return the exception, the file and the line of a failure. Return None if the failure has no traceback.
 
-    The message is left out, because its numbers often differ.
+    The exception's message is omitted, because numbers in messages often differ between attempts.
     """
     frames = _FRAME.findall(failure.traceback or "")
     if not frames:
@@ -262,7 +273,10 @@ def _repeats(before: Ending, last: Ending) -> bool:
 
 
 def in_a_row(endings: Sequence[Ending]) -> int:
-    """Return how many attempts failed in a row since the last one that left a new checkpoint, which counts."""
+    """Return how many attempts failed in a row at the end.
+
+    The count begins with the last attempt that saved a new checkpoint. The attempt with the checkpoint is included.
+    """
     count = 0
     for ending in reversed(endings):
         if ending.kind is not EndedBy.FAILURE:
@@ -274,41 +288,55 @@ def in_a_row(endings: Sequence[Ending]) -> int:
 
 
 def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") -> Failure:
-    """Return the failure of a job, with the ends of its earlier attempts, and the reason for no further one."""
+    """Return the failure of a job with the ends of the job's earlier attempts.
+
+    Args:
+        failure: The failure of the last attempt.
+        endings: The ends of the earlier attempts.
+        why: The reason why no other attempt follows, which is added to the hints. Empty for no hint.
+    """
     earlier = tuple(ending.line() for ending in endings)
     hints = (*failure.hints, why[:1].upper() + why[1:]) if why else failure.hints
     return dataclasses.replace(failure, attempts=earlier, hints=hints)
 
 
-# # --- present hosts ---
+# --- present hosts ---
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PresentHosts:
-    """The hosts of a job that are present.
+    """The hosts of a job that are currently available.
 
     Attributes:
         hosts: All hosts of the job, in rank order.
-        gone: Absent host -> the time of its return; infinite for never.
+        gone: The time at which each absent host will return. Infinite if the host never returns.
     """
 
     hosts: tuple[str, ...]
     gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def without(self, host: str, *, until: float = math.inf) -> PresentHosts:
-        """Return the hosts after a host has gone."""
+        """Return the hosts after a host has been taken away.
+
+        Args:
+            host: The host that was taken away.
+            until: The time at which the host will return. Infinite if the host never returns.
+        """
         return dataclasses.replace(self, gone={**self.gone, host: until})
 
     def returned(self, host: str) -> PresentHosts:
-        """Return the hosts after a host has come back."""
+        """Return the hosts after a host has returned."""
         return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
 
     def present(self, now: float) -> tuple[str, ...]:
-        """Return the present hosts, in rank order."""
+        """Return the names of the available hosts, in rank order."""
         return tuple(host for host in self.hosts if self.gone.get(host, -math.inf) <= now)
 
     def enough_at(self, least: int, now: float) -> float:
-        """Return when at least ``least`` hosts are present: ``now``, later, or infinite for never."""
+        """Return when at least ``least`` hosts are available.
+
+        Return ``now`` if enough hosts are available already. Return infinity if there will never be enough hosts.
+        """
         times = sorted(max(now, self.gone.get(host, now)) for host in self.hosts)
         return times[least - 1] if 0 < least <= len(times) else (now if least <= 0 else math.inf)
 

@@ -86,11 +86,11 @@ class Kill(Fault):
     """Send a signal to a rank.
 
     With ``at_step``, the rank sends the signal to itself when it has finished exactly this step. With ``at_line``, only
-    the lines of this rank count.
+    the lines that this rank prints trigger the fault.
 
     Attributes:
         rank: The rank.
-        signal: Name or number of the signal: SIGKILL simulates a crash, SIGSTOP a hang.
+        signal: The name or number of the signal. SIGKILL simulates a crash. SIGSTOP simulates a hang.
     """
 
     rank: int = option(rules.whole(0), dataclasses.MISSING)
@@ -109,7 +109,7 @@ class RemoveHost(Fault):
 
     Attributes:
         host: The host.
-        return_after_s: Seconds until the host returns; None: never.
+        return_after_s: The number of seconds until the host returns. None if the host never returns.
     """
 
     host: str = option(rules.text(), dataclasses.MISSING)
@@ -119,12 +119,12 @@ class RemoveHost(Fault):
 
 @dataclasses.dataclass(frozen=True)
 class Interrupt(Fault):
-    """Interrupt a host as a spot instance: first a notice, then the kill.
+    """Interrupt a host like a spot instance. The host gets a notice and is killed later.
 
     Attributes:
         host: The host.
-        notice_s: Seconds from the notice to the kill.
-        return_after_s: Seconds from the kill until the host returns; None: never.
+        notice_s: The number of seconds from the notice to the kill.
+        return_after_s: The number of seconds from the kill until the host returns. None if the host never returns.
     """
 
     host: str = option(rules.text(), dataclasses.MISSING)
@@ -194,7 +194,7 @@ def _make(kind: type[Fault], given: Mapping[str, Any]) -> Fault:
 def parse(text: str) -> Fault:
     """Parse a fault from a command line: ``kill:rank=1,at_step=50``, ``remove_host:host=algo-2,at_s=20``.
 
-    An ``at_line`` comes last, because it may contain commas.
+    An ``at_line`` must be the last option, because it may contain commas.
 
     Raises:
         ConfigurationError: the text is not a fault.
@@ -227,9 +227,10 @@ def _value(text: str) -> Any:
 
 
 def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
-    """Return the orders for the ranks of an attempt: which rank does what after which step.
+    """Return instructions for the ranks of an attempt. Each instruction names a rank and a step.
 
-    Rank 0 reports faults of hosts: ``{"id", "rank", "step"}``. The order of a kill also has the ``signal``.
+    Rank 0 reports the faults of hosts. Each instruction has the form ``{"id", "rank", "step"}``. The instruction for a
+    kill also has the ``signal``.
     """
     orders = []
     for number, fault in enumerate(faults):

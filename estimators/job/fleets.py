@@ -1,7 +1,8 @@
-"""The table of backends: their names and capabilities.
+"""Define the table of backends with their names and capabilities.
 
-Code outside :mod:`estimators.backends` checks capabilities, never names. A new backend needs one folder there and one
-entry here. Installed packages add backends by entry points of the group ``fleetfit.backends``.
+Code outside :mod:`estimators.backends` checks only capabilities, not names. A new backend needs one folder in
+:mod:`estimators.backends` and one entry in this table. Installed packages add backends by entry points of the group
+``fleetfit.backends``.
 """
 
 from __future__ import annotations
@@ -16,23 +17,23 @@ class Capabilities:
     """The capabilities of a backend and its hosts.
 
     Attributes:
-        managed: Whether a managed service runs the jobs: jobs do not depend on their supervisor, which only follows
-            them, and are described by a complete CreateTrainingJob request.
-        shared_machine: Whether all hosts of a job share this machine, with its cores, GPUs and disk.
-        containers: Whether hosts are containers, with an image and file trees of their own.
+        managed: Whether a managed service runs the jobs. Such jobs do not depend on their supervisor, which only
+            follows them. The jobs are described by a complete CreateTrainingJob request.
+        shared_machine: Whether all hosts of a job share this machine with its cores, GPUs and disk.
+        containers: Whether hosts are containers. Each container has an image and a file tree.
         this_python: Whether scripts run in this Python environment.
         own_environment: Whether scripts run in an environment that is created for them on the hosts.
         heartbeats: Whether every host runs fleetfit's toolkit, which sends heartbeats.
         elastic: Whether hosts can join and leave while a job runs.
         simulated: Whether no process is started, and the output of hosts is given in advance.
         needs_gpus: Whether hosts need GPUs of this machine.
-        spot: Whether spot capacity comes from a real market, which itself interrupts hosts.
+        spot: Whether spot capacity is bought in a real market, which interrupts hosts.
         searched_by_name: Whether leftovers of jobs are searched only if the user names a region (``fleetfit clean
-            --NAME``), since the search queries a service with the user's credentials.
+            --NAME``). The reason is that the search queries a service with the user's credentials.
         bridges: Whether connections between hosts that do not reach each other can be forwarded.
-        locates: Whether a source of places decides where each host is, so that a host without a place never starts.
-        keeps_imports: Whether a job of a notebook by default keeps a process with its scripts' imports for the next job
-            (``keep_alive_period_in_seconds``).
+        locates: Whether a source of places decides where each host runs. A host without a place then never starts.
+        keeps_imports: Whether a job that is started in a notebook keeps a process with the imported modules for the
+            next job by default (``keep_alive_period_in_seconds``).
     """
 
     managed: bool = False
@@ -53,12 +54,13 @@ class Capabilities:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Fleet:
-    """An entry of the table of backends.
+    """An entry in the table of backends.
 
     Attributes:
-        backend: The class that runs jobs: ``module:name``, imported on use.
+        backend: The class that runs jobs, as ``module:name``. The module is imported on first use.
         capabilities: The capabilities of the backend.
-        typed: Whether the name is only the prefix of instance types, before a dot: ``ml.p3.2xlarge``.
+        typed: Whether the backend's name is only the prefix of instance types, before a dot, such as ``ml`` in
+            ``ml.p3.2xlarge``.
     """
 
     backend: str
@@ -66,12 +68,13 @@ class Fleet:
     typed: bool = False
 
 
-#: #: Processes of this machine; containers on it, without and with its GPUs; the fake for users' own tests; SageMaker;
-#: machines that are reached by ssh; nodes of a Slurm or a Ray cluster; Spark's executors; EC2.
+#: The names of the backends: processes of this machine, containers on this machine without and with GPUs, the fake
+#: backend for users' tests, and SageMaker. The second line has machines that are reached by ssh, nodes of a Slurm
+#: cluster or a Ray cluster, Spark's executors, and EC2.
 PROCESSES, CONTAINERS, GPU_CONTAINERS, FAKE, SAGEMAKER = "local_process", "local", "local_gpu", "local_fake", "ml"
 SSH, SLURM, RAY, SPARK, EC2 = "ssh", "slurm", "ray", "spark", "ec2"
 
-#: #: An estimator's default instance type.
+#: An estimator's default instance type.
 DEFAULT = PROCESSES
 
 _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True)
@@ -121,13 +124,13 @@ FLEETS: Mapping[str, Fleet] = {
     ),
 }
 
-#: #: The instance types that equal the name of a backend.
+#: The instance types that equal the name of a backend.
 OWN_TYPES = tuple(name for name, fleet in FLEETS.items() if not fleet.typed)
 
 
 @functools.cache
 def added() -> Mapping[str, Fleet]:
-    """Return the backends of installed packages, by name."""
+    """Return the backends that installed packages have added, by name."""
     from importlib.metadata import entry_points
 
     found = entry_points(group="fleetfit.backends")
@@ -135,33 +138,33 @@ def added() -> Mapping[str, Fleet]:
 
 
 def kinds() -> str:
-    """Return the table's names for help texts: ``ml.TYPE`` if the name is a prefix of instance types."""
+    """Return the names of the backends for help texts. A name that is a prefix is shown in the form ``ml.TYPE``."""
     return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 
 def find(name: str) -> Fleet | None:
-    """Return the table's entry for a name; None if the name is unknown."""
+    """Return the backend with a name. Return None if the name is unknown."""
     return FLEETS[name] if name in FLEETS else added().get(name)
 
 
 def names() -> tuple[str, ...]:
-    """Return all names, including those that installed packages have added."""
+    """Return the names of all backends, including the backends of installed packages."""
     return (*FLEETS, *added())
 
 
 def fleet_name(instance_type: str) -> str:
-    """Return an instance type's name in the table: ``ml`` for every ``ml.*`` type; otherwise the type itself."""
+    """Return the name of an instance type's backend: ``ml`` for every ``ml.*`` type, or the instance type itself."""
     name, dot, _ = instance_type.partition(".")
     fleet = find(name) if dot else None
     return name if fleet is not None and fleet.typed else instance_type
 
 
 def capabilities(instance_type: str | None) -> Capabilities:
-    """Return the capabilities of an instance type; a type that is not in the table counts as SageMaker's."""
+    """Return the capabilities of an instance type. An unknown type is treated as a SageMaker type."""
     fleet = find(fleet_name(instance_type or SAGEMAKER))
     return (fleet or FLEETS[SAGEMAKER]).capabilities
 
 
 def is_own(instance_type: str | None) -> bool:
-    """Return whether fleetfit runs an instance type itself, rather than a managed service."""
+    """Return whether fleetfit itself runs an instance type. Return False if a managed service runs the type."""
     return not capabilities(instance_type).managed

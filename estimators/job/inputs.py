@@ -1,4 +1,4 @@
-"""Input channels, with the names and defaults of the SageMaker SDK 2.x (``sagemaker.inputs``)."""
+"""Define the input channels, with the names and defaults of the SageMaker SDK 2.x (``sagemaker.inputs``)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimators.job.request import Channel
 #: The channel of inputs that are not a dict.
 DEFAULT_CHANNEL = "training"
 
-#: #: The module that writes Spark's DataFrames; imported on use.
+#: The module that writes Spark's DataFrames. It is imported on use.
 _FRAMES = "estimators.backends.spark.frames"
 
 
@@ -40,7 +40,7 @@ class ShuffleConfig:
     """Shuffles the order in which a channel's objects and manifest entries are read.
 
     Args:
-        seed: Seed of the order.
+        seed: The seed of the random order.
     """
 
     def __init__(self, seed: int) -> None:
@@ -54,19 +54,20 @@ class TrainingInput:
     """The location of a channel's data, and how the script reads it.
 
     Args:
-        s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path. A relative path begins at the working directory
-            of this process.
-        distribution: ``"FullyReplicated"``: every host gets all objects; ``"ShardedByS3Key"``: each host gets a part of
-            the objects.
+        s3_data: ``s3://bucket/prefix``, ``file:///folder`` or a path. A relative path is relative to the working
+            directory of this process.
+        distribution: ``"FullyReplicated"`` to send all objects to every host. ``"ShardedByS3Key"`` to send a different
+            subset of the objects to each host.
         compression: ``"Gzip"`` to decompress objects, in Pipe mode only.
-        content_type: MIME type, for the script.
+        content_type: The MIME type, which the script can read.
         record_wrapping: ``"RecordIO"`` to wrap objects in records, in Pipe mode only.
         s3_data_type: ``"S3Prefix"``, ``"ManifestFile"`` or ``"AugmentedManifestFile"``.
-        instance_groups: Names of the instance groups that get the data.
-        input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``; overrides the estimator's.
+        instance_groups: The names of the instance groups that get the data.
+        input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``. The value overrides the estimator's input mode.
         attribute_names: The attributes to read from an augmented manifest.
-        target_attribute_name: For SageMaker AutoML; refused, because training jobs do not have it.
-        shuffle_config: Shuffles the order of the objects.
+        target_attribute_name: An argument for SageMaker AutoML. The argument is refused, because training jobs do not
+            support AutoML.
+        shuffle_config: The seed for shuffling the order of the objects, or None.
 
     Attributes:
         config: The channel in the form of ``CreateTrainingJob``, without the channel's name.
@@ -137,23 +138,27 @@ class TrainingInput:
         distribution: str = "ShardedByS3Key",
         **arguments: Any,
     ) -> TrainingInput:
-        """Write a Spark DataFrame to files and a manifest, by Spark's executors, and return them as a channel.
+        """Write a Spark DataFrame to files and a manifest with Spark's executors.
 
         The same content (rows in any order, schema, number of shards) is written only once.
 
         Args:
-            dataframe: The DataFrame, of a classic session (not Spark Connect).
-            format: ``"tfrecord"``: TensorFlow Examples with a feature for each column, which need TensorFlow on the
-                executors; or ``"parquet"``.
-            shards: Number of files; None: one file for each partition of the DataFrame.
-            path: The folder for the files; all executors and this process must be able to use it. Default: the
-                session's ``spark.fleetfit.store``; with ``local`` masters, a folder beside the jobs' records.
-            distribution: ``"ShardedByS3Key"``: each host gets a part of the files; ``"FullyReplicated"``: each host
-                gets all.
+            dataframe: A DataFrame of a classic Spark session, not of Spark Connect.
+            format: ``"tfrecord"`` or ``"parquet"``. With ``"tfrecord"``, each row becomes a TensorFlow Example with a
+                feature for each column. The executors then need TensorFlow.
+            shards: The number of files. None for one file for each partition of the DataFrame.
+            path: The folder for the files. All executors and this process must have access to the folder. The default
+                is the session's ``spark.fleetfit.store``. With ``local`` masters, the default is a folder beside the
+                jobs' records.
+            distribution: ``"ShardedByS3Key"`` to send a different subset of the files to each host.
+                ``"FullyReplicated"`` to send all files to every host.
             arguments: More arguments of ``TrainingInput``.
 
+        Returns:
+            The channel that contains the files.
+
         Raises:
-            ConfigurationError: the argument is not a DataFrame, or a column cannot be written; the message names the
+            ConfigurationError: the argument is not a DataFrame, or a column cannot be written. The message names the
                 column.
             UnsupportedError: the DataFrame is from Spark Connect, or is a stream.
             BackendError: Spark failed.
@@ -174,11 +179,11 @@ class FileSystemInput:
     """A folder of an Amazon EFS or FSx for Lustre file system, for jobs on SageMaker.
 
     Args:
-        file_system_id: ``fs-…``.
+        file_system_id: The ID of the file system, such as ``fs-…``.
         file_system_type: ``"EFS"`` or ``"FSxLustre"``.
         directory_path: The absolute path of the folder.
         file_system_access_mode: ``"ro"`` or ``"rw"``.
-        content_type: MIME type, for the script.
+        content_type: The MIME type, which the script can read.
 
     Attributes:
         config: The channel in the form of ``CreateTrainingJob``, without the channel's name.
@@ -222,9 +227,9 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
     """Read the ``inputs`` argument of ``fit()``.
 
     Args:
-        inputs: None; a path, a URI, a :class:`TrainingInput` or a :class:`FileSystemInput` (of this package or of the
-            SageMaker SDK) or a DataFrame of Spark, which become the channel ``training``; or a dict of channel names
-            to these.
+        inputs: None, a location, or a dict of locations by channel names. A location is a path, a URI, a
+            :class:`TrainingInput`, a :class:`FileSystemInput` or a DataFrame of Spark. The input classes of the
+            SageMaker SDK are accepted too. A single location becomes the channel ``training``.
 
     Raises:
         ConfigurationError: the value has none of these types.
@@ -240,17 +245,22 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
 
 
 def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
-    """Return the channel of a pre-trained model (``model_uri``, ``model_channel_name``)."""
+    """Return the input channel for a pre-trained model.
+
+    Args:
+        model_uri: The location of the model.
+        name: The name of the channel.
+    """
     given = TrainingInput(model_uri, input_mode="File", content_type="application/x-sagemaker-model")
     return Channel.from_request({**given.config, "ChannelName": name})
 
 
 def normalise_uri(location: Any) -> str:
-    """Return a location: a URI unchanged, a path made absolute.
+    """Return a location in normal form. A URI is returned unchanged. A path is made absolute.
 
     Raises:
-        ConfigurationError: the value is neither a path nor a URI, or is a ``file://`` URI of another machine or without
-            an absolute path.
+        ConfigurationError: the value is neither a path nor a URI. A ``file://`` URI must not name another machine, and
+            must have an absolute path.
     """
     if not isinstance(location, str | os.PathLike) or isinstance(location, bytes):
         raise ConfigurationError(

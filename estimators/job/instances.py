@@ -1,9 +1,9 @@
-"""The features and prices of SageMaker's instance types.
+"""List the features and prices of SageMaker's instance types.
 
-Source: AWS's public list of SageMaker ML instance types and EC2's of accelerated instances. The number of vCPUs follows
-from the size (``2xlarge`` is 8), except in a few old families. Networks and devices are those that EC2 publishes.
-Prices are of us-east-1, and change: :func:`price_source` returns the source of each; ``Result.cost(per_hour=…)`` and
-``compare(prices=…)`` accept other prices.
+The sources are AWS's public lists of SageMaker's ML instance types and of EC2's accelerated instances. The number of
+vCPUs follows from the size (``2xlarge`` is 8), except in a few old families. Networks and devices are those that EC2
+publishes. The prices are those of us-east-1, and they change. :func:`price_source` returns the source of each price.
+``Result.cost(per_hour=…)`` and ``compare(prices=…)`` accept other prices.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from estimators.job.fleets import OWN_TYPES
 
 _SIZE = re.compile(r"(?:metal-)?(\d*)xlarge$")
 
-#: #: vCPUs of types that do not follow the rule of four per ``xlarge``.
+#: vCPUs of types that do not follow the rule of four per ``xlarge``.
 _VCPUS = {"ml.c4.8xlarge": 36, "ml.g4dn.metal": 96, "ml.g5g.metal": 64}
 _SMALL_SIZES = {"medium": 2, "large": 2}
 
 #: First letters of the families with GPUs.
 _ACCELERATED = ("g", "p")
 
-#: Family -> size -> GPUs.
+#: The number of GPUs, by family and size of instance types.
 _GPUS: Mapping[str, Mapping[str, int]] = {
     "p2": {"xlarge": 1, "8xlarge": 8, "16xlarge": 16},
     "p3": {"2xlarge": 1, "8xlarge": 4, "16xlarge": 8},
@@ -46,29 +46,30 @@ _GPUS: Mapping[str, Mapping[str, int]] = {
     "g7e": {"2xlarge": 1, "4xlarge": 1, "8xlarge": 1, "12xlarge": 2, "24xlarge": 4, "48xlarge": 8},
 }  # fmt: skip
 
-#: #: Family -> the model of a GPU, and its memory in GB.
+#: The model of the GPU and its memory in GB, by family of instance types.
 _DEVICES: Mapping[str, tuple[str, float]] = {
     "p2": ("K80", 12), "p3": ("V100", 16), "p3dn": ("V100", 32), "p4d": ("A100", 40), "p4de": ("A100", 80),
     "p5": ("H100", 80), "p5e": ("H200", 141), "p5en": ("H200", 141), "p6-b200": ("B200", 180),
     "g4dn": ("T4", 16), "g5": ("A10G", 24), "g6": ("L4", 24), "g6e": ("L40S", 48),
 }  # fmt: skip
 
-#: #: A description of the on-demand prices below.
+#: A description of the on-demand prices below.
 PRICES = "SageMaker on demand, us-east-1"
 _PAGE = "aws.amazon.com/sagemaker/pricing as copied in goerlitz/nlp-classification, commit 06c5684"
 _WIKI = "JHUAPL-DTC-TA2/wiki, docs/sagemaker_instances.md, commit 2b48144"
-#: #: Types (or prefixes of types) -> the source of their on-demand price.
+#: The source of the on-demand price, by instance types or prefixes of instance types.
 _PRICE_SOURCES: Mapping[str, str] = {
     "ml.p3.": _PAGE, "ml.p3dn.": _PAGE, "ml.g4dn.": _PAGE, "ml.m5.large": _WIKI, "ml.m5.2xlarge": _WIKI,
     "ml.c5.xlarge": _WIKI, "ml.c5.2xlarge": _WIKI, "ml.c5.9xlarge": _WIKI, "ml.g5.4xlarge": _WIKI,
 }  # fmt: skip
-#: #: The source of all other prices.
+#: The source of all other prices.
 _UNVERIFIED = "from memory, as of 2024, not verified"
-#: #: The source of the spot prices.
+#: The source of the spot prices.
 SPOT_PRICES = "EC2 spot, the cheapest zone of us-east-1, as in skypilot-catalog's v8/aws/vms.csv, commit 00148f2"
 
-#: #: Type -> network in Gbit/s (for "up to", the maximum), SageMaker's on-demand price in US dollars per hour, and
-#: EC2's spot price for the same type; None if no published figure is known.
+#: The offers by instance type. Each offer has the bandwidth of the network in Gbit/s (the maximum if AWS states "up
+#: to"), SageMaker's on-demand price in US dollars per hour, and EC2's spot price for the same type. A number is None if
+#: no published number is known.
 _OFFERS: Mapping[str, tuple[float | None, float | None, float | None]] = {
     "ml.m5.large": (10, 0.115, None), "ml.m5.xlarge": (10, 0.23, None), "ml.m5.2xlarge": (10, 0.461, None),
     "ml.m5.4xlarge": (10, 0.922, None), "ml.m5.12xlarge": (12, 2.765, None), "ml.m5.24xlarge": (25, 5.53, None),
@@ -90,14 +91,14 @@ class InstanceType:
     """The features and prices of an instance type.
 
     Attributes:
-        name: ``ml.p3.8xlarge``.
-        vcpus: The number of virtual processors, or None.
-        gpus: The number of GPUs; 0 for none.
-        device: The model of the GPUs, or None.
-        device_memory_gb: The memory of each GPU in GB, or None.
-        network_gbps: The network in Gbit/s, or None.
-        on_demand: The on-demand price in US dollars per hour, or None.
-        spot: EC2's spot price in US dollars per hour, or None.
+        name: The name of the instance type, such as ``ml.p3.8xlarge``.
+        vcpus: The number of virtual processors. None if the number is unknown.
+        gpus: The number of GPUs. 0 if the type has no GPU.
+        device: The model of the GPUs. None if the model is unknown or the type has no GPU.
+        device_memory_gb: The memory of each GPU in GB. None if the size is unknown or the type has no GPU.
+        network_gbps: The bandwidth of the network in Gbit/s. None if the bandwidth is unknown.
+        on_demand: The on-demand price in US dollars per hour. None if the price is unknown.
+        spot: EC2's spot price in US dollars per hour. None if the price is unknown.
     """
 
     name: str
@@ -111,12 +112,12 @@ class InstanceType:
 
     @property
     def slots(self) -> int | None:
-        """Return how many ranks a host of the type can run."""
+        """Return the number of ranks that a host of the type can run. Return None if the number is unknown."""
         return slots(self.name)
 
 
 def describe(instance_type: str) -> InstanceType | None:
-    """Return the features and prices of an ``ml.*`` type; None for other types."""
+    """Return the features and prices of an ``ml.*`` type. Return None for other types."""
     if not instance_type.startswith("ml."):
         return None
     device, memory = _DEVICES.get(_split(instance_type)[0], (None, None))
@@ -134,24 +135,24 @@ def describe(instance_type: str) -> InstanceType | None:
 
 
 def price_source(instance_type: str) -> str:
-    """Return the source of a type's on-demand price, or a note that it is not verified."""
+    """Return the source of a type's on-demand price. If the price is not verified, the text says so."""
     found = (source for start, source in _PRICE_SOURCES.items() if instance_type.startswith(start))
     return f"{PRICES}: {next(found, _UNVERIFIED)}"
 
 
 def offered() -> tuple[str, ...]:
-    """Return the types for which at least the network is known."""
+    """Return the types for which at least the bandwidth of the network is known."""
     return tuple(_OFFERS)
 
 
 def gpus(instance_type: str) -> int:
-    """Return the number of GPUs of an ``ml.*`` type; 0 without GPUs."""
+    """Return the number of GPUs of an ``ml.*`` type. Return 0 if the type has no GPU."""
     family, size = _split(instance_type)
     return _GPUS.get(family, {}).get(size, 0)
 
 
 def vcpus(instance_type: str) -> int | None:
-    """Return the number of vCPUs of an ``ml.*`` type; None if it does not follow from the name."""
+    """Return the number of vCPUs of an ``ml.*`` type. Return None if the number does not follow from the type's name."""
     if instance_type in _VCPUS:
         return _VCPUS[instance_type]
     size = _split(instance_type)[1]
@@ -162,20 +163,24 @@ def vcpus(instance_type: str) -> int | None:
 
 
 def slots(instance_type: str) -> int | None:
-    """Return how many ranks an ``ml.*`` type can run: one per GPU, or without GPUs one per vCPU; None if unknown."""
+    """Return the number of ranks that an ``ml.*`` type can run.
+
+    A type with GPUs can run one rank per GPU. Other types can run one rank per vCPU. Return None if the number is
+    unknown.
+    """
     if _split(instance_type)[0][:1] in _ACCELERATED:
         return gpus(instance_type) or None  # None: a type that is newer than the table
     return vcpus(instance_type)
 
 
 def near(instance_type: str, known: Iterable[str]) -> list[str]:
-    """Return the types to suggest instead of an unknown one: the local ones, and those of the same family."""
+    """Return the types to suggest instead of an unknown type: the local types and the types of the same family."""
     family = _split(instance_type)[0]
     relatives = [name for name in known if name.startswith("ml.") and _split(name)[0] == family]
     return [*OWN_TYPES, *relatives]
 
 
 def _split(instance_type: str) -> tuple[str, str]:
-    """Split a type: ``("p3", "2xlarge")`` for ``ml.p3.2xlarge``."""
+    """Split a type into its family and size. The result for ``ml.p3.2xlarge`` is ``("p3", "2xlarge")``."""
     parts = instance_type.split(".")
     return (parts[1], parts[2]) if len(parts) == 3 else ("", parts[-1])

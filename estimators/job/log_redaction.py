@@ -1,4 +1,4 @@
-"""Hides the secrets of a job in the output of its processes, and in texts about its end.
+"""Hide the secrets of a job in the output of its processes, and in texts about its end.
 
 Secrets are the values whose names look secret, and texts that have the form of known keys.
 """
@@ -17,19 +17,22 @@ from container.contract.names import CUT
 from estimators.job.redaction import mask_known, secret_words
 from estimators.job.secrets import MASK, looks_secret
 
-#: #: The members of a request whose names and values come from the user.
+#: The members of a request whose names and values come from the user.
 _MEMBERS = ("Environment", "HyperParameters")
 
-#: #: Shorter values are not hidden: they also occur as ordinary words, so that hiding them would reveal the secret.
+#: The length of the shortest hidden value, in characters. Shorter values also occur as ordinary words, so that a mask
+#: in their place would reveal the secret.
 _SHORTEST = 6
-#: #: The shortest part of a secret beside a cut that is hidden, in characters.
+#: The length of the shortest part of a secret beside a cut that is hidden, in characters.
 _SHORTEST_REST = 4
-#: #: Texts of a failure that are shorter than this are complete, so their ends are not parts of secrets.
+#: The length of the shortest text of a failure that may be cut, in characters. Shorter texts are complete, so that
+#: their ends are not parts of secrets.
 _SHORTEST_CUT = 100
 
 
 class Mask:
-    """Hides secrets in texts: whole ones, and parts of them beside the mark of a cut (``…``).
+    """Hides secrets in texts. A cut text may contain only a part of a secret beside the mark of the cut (``…``). Such
+    parts are hidden too.
 
     Args:
         forms: The secrets, in each form in which they may be printed.
@@ -44,7 +47,11 @@ class Mask:
         return self._without(text, cut=False)
 
     def of_tail(self, text: str) -> str:
-        """Return the text without secrets; the text may have been cut at both ends without a mark."""
+        """Return the text without secrets.
+
+        The text may have been cut at its beginning and end without a mark. Parts of secrets at both ends are hidden
+        too.
+        """
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
     def _without(self, text: str, *, cut: bool) -> str:
@@ -61,7 +68,13 @@ class Mask:
         )
 
     def _without_rests(self, part: str, *, begun: bool, goes_on: bool) -> str:
-        """Return the text between two cuts, or a cut and an end of the text, without parts of secrets at these cuts."""
+        """Return a part of a text without the beginnings and ends of secrets that remain at its cuts.
+
+        Args:
+            part: The part of the text.
+            begun: Whether the text was cut before the part.
+            goes_on: Whether the text was cut after the part.
+        """
         body = part.strip()
         head, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
         if len(body) < _SHORTEST_REST:
@@ -78,8 +91,8 @@ class Mask:
 def text_mask(request: Mapping[str, Any]) -> Mask:
     """Return the mask that hides the job's secrets in texts.
 
-    Secrets come from the request and from this process's environment, which local jobs inherit. Values of fewer than
-    six characters are not hidden.
+    The secrets are taken from the request and from this process's environment, because local jobs inherit the
+    environment. Values of fewer than six characters are not hidden.
     """
     values = {value for name, value in os.environ.items() if looks_secret(name) and not _is_harmless(value)}
     for member in _MEMBERS:
@@ -93,7 +106,7 @@ def text_mask(request: Mapping[str, Any]) -> Mask:
 
 
 def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
-    """Return a copy of JSON-like data with secrets hidden in each of its texts."""
+    """Return a copy of JSON-like data in which secrets are hidden in every text."""
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, Mapping):
@@ -109,17 +122,22 @@ def mask_failure(failure: Failure, mask: Mask) -> Failure:
 
 
 def _is_harmless(value: str) -> bool:
-    """Return whether a value of the environment is a word or a path: ``AUTH=disabled``, ``SSH_AUTH_SOCK``."""
+    """Return whether an environment variable's value is only a word or an existing path. Such a value is not a secret.
+
+    Examples are ``AUTH=disabled`` and ``SSH_AUTH_SOCK``.
+    """
     return value.isalpha() or (value.startswith("/") and os.path.exists(value))
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms of a value in printed texts: unchanged, as a literal, and line by line."""
+    """Return the forms in which a value may be printed: unchanged, as a literal, and line by line."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 
 def _size_of_end(form: str, text: str) -> int:
-    """Return how many characters from the end of a secret begin the text; 0 if fewer than four."""
+    """Return the number of characters of the longest end of a secret with which the text begins. Return 0 if the number
+    is less than four.
+    """
     first = text[:_SHORTEST_REST]
     start = form.find(first, max(0, len(form) - len(text)))
     while start >= 0:
@@ -130,7 +148,9 @@ def _size_of_end(form: str, text: str) -> int:
 
 
 def _size_of_start(form: str, text: str) -> int:
-    """Return how many characters from the beginning of a secret end the text; 0 if fewer than four."""
+    """Return the number of characters of the longest beginning of a secret with which the text ends. Return 0 if the
+    number is less than four.
+    """
     last = text[-_SHORTEST_REST:]
     start = form.rfind(last, 0, len(text))
     while start >= 0:

@@ -1,9 +1,9 @@
-"""Metrics: numbers that regular expressions find in the logs, or that a script reports.
+"""Extract metrics: numbers that regular expressions find in the logs, or that a script reports.
 
 SageMaker's ``metric_definitions`` (``[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]``) are checked and compiled once,
-before a job starts. While the job runs, the supervisor feeds every piece of output to a :class:`MetricExtractor`,
-searches the resulting lines (:mod:`estimators.supervisor.matching`) and gets events. :func:`metrics_frame` converts
-events to a DataFrame.
+before a job starts. While the job runs, the supervisor passes every piece of output to a :class:`MetricExtractor`. The
+supervisor searches the resulting lines (:mod:`estimators.supervisor.matching`) and gets events for the values.
+:func:`metrics_frame` converts events to a DataFrame.
 """
 
 from __future__ import annotations
@@ -28,22 +28,25 @@ if TYPE_CHECKING:
 #: The columns of :func:`metrics_frame`.
 COLUMNS = ("time", "elapsed_s", "attempt", "rank", "name", "value", "host")
 
-#: #: The kinds of metrics: reported by the script, or measured by fleetfit.
+#: The kinds of metrics: reported by the script, or measured by fleetfit.
 METRIC_KINDS = ("script", "system")
 
 #: The longest regex, in characters: SageMaker's limit.
 _MAX_REGEX = 500
 
-#: #: Only this many bytes of a line are searched; the log has the whole line.
+#: The number of bytes of a line that are searched. The log contains the whole line.
 LINE_LIMIT = 1 << 20
 
-#: #: The form in which programs print values that are not numbers; and substrings of it, as a fast first check.
+#: The form in which programs print values that are not numbers. The second constant contains substrings of this form,
+#: for a fast first check.
 _NOT_A_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
 _WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
-#: #: Numbers that a training is very unlikely to print, and how many characters of one a regex must match at least.
+#: The numbers that replace values that are not numbers. A training is very unlikely to print them. The second constant
+#: is the least number of characters of such a number that a regex must match.
 _STAND_INS = {"nan": "0.73905142681", "inf": "0.40286193757", "-inf": "0.61820347193"}
 _LEAST = len("0.7390")
-#: #: Keras's ``Epoch 3/10`` and ``45/120 [===>…``, and the forms of other scripts.
+#: The forms in which Keras prints epochs and steps, ``Epoch 3/10`` and ``45/120 [===>…``, and the form that other
+#: scripts use.
 _EPOCH = re.compile(r"Epoch (\d{1,15})\b")
 _STEPS = re.compile(r"(?:\x1b\[[0-9;]*m)*\s*(\d{1,15})/\d+\b")
 _PLACES = re.compile(r"\b(step|iteration|iter|batch|epoch)\b\W{0,3}(\d{1,15})", re.IGNORECASE)
@@ -79,10 +82,11 @@ class MetricDefinition:
             )
 
     def compile(self) -> Pattern[str]:
-        """Compile the regex with the package ``regex``, which can stop a search that takes too long; ``re`` cannot.
+        """Compile the regex with the package ``regex``. Unlike ``re``, this package can stop a search that takes too
+        long.
 
         Raises:
-            ConfigurationError: the text is not a regex of Python's ``re``; the message shows the position of the error.
+            ConfigurationError: the text is not a regex of Python's ``re``. The message shows the position of the error.
         """
         import regex
 
@@ -103,7 +107,11 @@ class MetricDefinition:
 
     @property
     def word(self) -> str:
-        """Return a word that matching lines are likely to contain: the longest of the regex, or else of the name."""
+        """Return a word that matching lines are likely to contain.
+
+        The result is the longest word of the regex. If the regex has no word, the result is the longest word of the
+        metric's name.
+        """
         plain = re.sub(r"\\.|\[[^\]]*\]|\(\?[^)]*\)?", " ", self.regex)
         words: list[str] = re.findall(r"[^\W\d]{2,}", plain) or re.findall(r"[^\W\d]{2,}", self.name) or [self.name]
         return max(words, key=len)
@@ -117,7 +125,7 @@ def parse_metric_definitions(value: Any) -> tuple[MetricDefinition, ...]:
     """Check the ``metric_definitions`` argument.
 
     Args:
-        value: None, or a list of ``{"Name": …, "Regex": …}`` or :class:`MetricDefinition`.
+        value: None, or a list whose items are ``{"Name": …, "Regex": …}`` or :class:`MetricDefinition`.
 
     Raises:
         ConfigurationError: a key is unknown, or a regex is not valid or has no group.
@@ -146,17 +154,17 @@ def _parse_one(item: Any) -> MetricDefinition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Line:
-    """A line of a process's output that is to be searched.
+    """A line of a process's output, to be searched for metrics.
 
     Attributes:
-        text: The line without its line end; at most the first :data:`LINE_LIMIT` bytes.
-        host: The host that printed it.
-        rank: The rank of the process, or None.
-        time_ns: When it arrived, in nanoseconds since the epoch.
+        text: The first :data:`LINE_LIMIT` bytes of the line, without the line end.
+        host: The host that printed the line.
+        rank: The rank of the process. None if the process has no rank.
+        time_ns: The time at which the line arrived, in nanoseconds since the epoch.
         attempt: The number of the attempt.
-        epoch: The last epoch whose beginning Keras has printed.
-        place: For a line with stand-ins (:func:`with_numbers`), the epoch and step in which it was printed; None for an
-            unchanged line.
+        epoch: The number of the last epoch that Keras has printed before this line.
+        place: The epoch and step in which the line was printed, if the line contains stand-ins (:func:`with_numbers`).
+            None if the line is unchanged.
     """
 
     text: str
@@ -168,21 +176,21 @@ class Line:
     place: Mapping[str, int] | None = None
 
     def event(self, kind: str, data: Mapping[str, Any]) -> Event:
-        """Create an event of the process that printed the line."""
+        """Create an event for the process that printed the line."""
         return Event(
             kind=kind, host=self.host, time_ns=self.time_ns, rank=self.rank, attempt=self.attempt, data=dict(data)
         )
 
 
 class MetricExtractor:
-    """Joins the output of processes to lines, and creates events for the metrics found in them.
+    """Joins the output of processes to lines, and creates events for the metrics in the lines.
 
-    Pieces are joined until their line ends. Each metric is found at most once per line, at its first match.
+    Pieces of output are joined until a line ends. Each metric is found at most once per line, at its first match.
 
     Args:
         definitions: The metrics.
-        rank_of: Returns the rank of a host's process, see :mod:`estimators.records.ranks`; None to use the process's
-            name.
+        rank_of: Returns the rank of a host's process (see :mod:`estimators.records.ranks`). None to derive the rank
+            from the process's name.
     """
 
     def __init__(
@@ -203,11 +211,11 @@ class MetricExtractor:
 
         Args:
             piece: The output of one process.
-            time_ns: When it arrived, in nanoseconds since the epoch.
+            time_ns: The time at which the output arrived, in nanoseconds since the epoch.
             attempt: The number of the attempt.
 
         Returns:
-            The line that ends with the piece; None if no line ends, or no metric is defined.
+            The line that ends with the piece. None if no line ends or no metrics are defined.
         """
         if not self.definitions:
             return None
@@ -223,7 +231,7 @@ class MetricExtractor:
         return self._line(data, piece.host, piece.process, time_ns, attempt)
 
     def finish(self, *, time_ns: int, attempt: int = 0) -> list[Line]:
-        """Return the last lines without a line end, after the processes have ended."""
+        """Return the last lines, which have no line end, after the processes have ended."""
         lines = [self._line(rest, *key, time_ns, attempt) for key, rest in self._rest.items()]
         self._rest.clear()
         return lines
@@ -246,9 +254,13 @@ class MetricExtractor:
             caught: The text that the metric's regex matched.
 
         Returns:
-            An event of kind ``metric`` with data ``{"name", "value"}``. The first time that the regex of a metric
-            matches a text that is not a number, or only a part of one, also an event of kind ``warning``. For a line
-            with stand-ins, an event of kind ``not_a_number`` with the real value, epoch and step.
+            An event of kind ``metric`` with data ``{"name", "value"}``.
+
+            If the line contains stand-ins, the event has the kind ``not_a_number`` instead. The event has the real
+            value, the epoch and the step.
+
+            The regex of a metric may match a text that is not a number, or only a part of a number. The first time that
+            this happens, there is also an event of kind ``warning``.
         """
         if line.place is not None:
             value = _stood_for(caught.text)
@@ -274,7 +286,7 @@ class MetricExtractor:
         return events
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """Return a text for each metric that was found in no line.
+        """Return a text for each metric that no line contained.
 
         Args:
             known: The names of the metrics that were found or reported.
@@ -290,9 +302,10 @@ class MetricExtractor:
 
 
 def with_numbers(line: Line) -> Line | None:
-    """Return the line with numbers as stand-ins for ``nan`` and ``inf``, to be searched too; None if it has neither.
+    """Return a copy of the line in which numbers replace ``nan`` and ``inf``.
 
-    For example, ``loss: ([0-9.]+)`` does not match ``loss: nan``, but matches the line with a stand-in.
+    The copy is searched in addition to the line. For example, ``loss: ([0-9.]+)`` does not match ``loss: nan``, but
+    matches the copy. Return None if the line contains neither ``nan`` nor ``inf``.
     """
     if not any(word in line.text for word in _WORDS):
         return None
@@ -303,7 +316,7 @@ def with_numbers(line: Line) -> Line | None:
 
 
 def _stood_for(caught: str) -> float | None:
-    """Return the value that a matched stand-in represents; None if the number is not a stand-in."""
+    """Return the value that a matched stand-in represents. Return None if the matched text is not a stand-in."""
     for name, number in _STAND_INS.items():
         if len(caught) >= _LEAST and number.startswith(caught):
             return float(name)
@@ -311,7 +324,10 @@ def _stood_for(caught: str) -> float | None:
 
 
 def _place(text: str, epoch: int | None) -> dict[str, int]:
-    """Return the epoch and step in which a line was printed, from the line itself or Keras's last epoch."""
+    """Return the epoch and step in which a line was printed.
+
+    Numbers in the line take precedence over the last epoch that Keras has printed.
+    """
     found: dict[str, int] = {"epoch": epoch} if epoch is not None else {}
     if (steps := _STEPS.match(text)) is not None:
         found["step"] = int(steps[1])
@@ -323,14 +339,15 @@ def _place(text: str, epoch: int | None) -> dict[str, int]:
 class FinalMetrics:
     """The last value of each metric, updated event by event.
 
-    In the last attempt that reported a metric, the lowest rank that reported it counts, so the chief if possible.
+    Only the last attempt that reported a metric is used. In this attempt, the value of the lowest rank that reported
+    the metric is used. The lowest rank is the chief if the chief reports the metric.
     """
 
     def __init__(self) -> None:
         self._last: dict[str, tuple[tuple[int, float], float, int]] = {}
 
     def add(self, event: Event) -> None:
-        """Update the values with an event; ignore events that are not metrics."""
+        """Update the values with an event. Ignore events that are not metrics."""
         if event.kind != "metric":
             return
         name, value = event.data.get("name"), event.data.get("value")
@@ -342,11 +359,11 @@ class FinalMetrics:
 
     @property
     def names(self) -> Collection[str]:
-        """Return the names of the metrics so far."""
+        """Return the names of the metrics that have a value."""
         return self._last.keys()
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return DescribeTrainingJob's ``FinalMetricDataList``, in the order of the metrics' first values."""
+        """Return the list ``FinalMetricDataList`` of DescribeTrainingJob, in the order of the metrics' first values."""
         return [
             {"MetricName": name, "Value": value, "Timestamp": time_ns / 1e9}
             for name, (_, value, time_ns) in self._last.items()
@@ -362,10 +379,10 @@ def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
 
 
 def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
-    """Yield the hosts' resource usage as metrics, one for each number.
+    """Yield the hosts' resource usage as metrics. Each number becomes one metric.
 
     Args:
-        events: The job's events; only the kind ``resources`` counts.
+        events: The job's events. Only events of kind ``resources`` are used.
     """
     for event in events:
         for name, value in event.data.items() if event.kind == "resources" else ():
@@ -374,15 +391,15 @@ def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
 
 
 def metrics_frame(events: Iterable[Event], *, start: float | None = None) -> pandas.DataFrame:
-    """Return a DataFrame of a job's metrics, a row per value, in the order of their arrival.
+    """Return a DataFrame of a job's metrics. Each value has a row, in the order of arrival.
 
     Args:
-        events: The job's events; only metrics count.
-        start: The origin of ``elapsed_s``, in seconds since the epoch; default: the time of the first value.
+        events: The job's events. Only metrics are used.
+        start: The origin of ``elapsed_s``, in seconds since the epoch. None to use the time of the first value.
 
     Returns:
-        Columns ``time`` (UTC), ``elapsed_s`` (seconds), ``attempt``, ``rank`` (missing for processes without a rank),
-        ``name``, ``value``, ``host``.
+        A DataFrame with the columns ``time`` (UTC), ``elapsed_s`` (seconds), ``attempt``, ``rank`` (missing for
+        processes without a rank), ``name``, ``value`` and ``host``.
     """
     import pandas
 

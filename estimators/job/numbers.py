@@ -1,4 +1,4 @@
-"""Finds the number that a regular expression's group was meant to match, if it matched only a part of it or more.
+"""Find a complete number if a regular expression's group matched only a part of the number, or too much text.
 
 For example, ``loss: ([0-9.]+)`` matches ``7.5`` in ``loss: 7.5e-05``, and ``0.95.`` at the end of a sentence.
 """
@@ -8,17 +8,17 @@ from __future__ import annotations
 import dataclasses
 import re
 
-#: #: How much of a line is kept on both sides of a group, in characters.
+#: The number of characters of a line that are kept on each side of a group.
 BESIDE_LIMIT = 32
-#: #: A group that matches a number completely.
+#: A group that matches a number completely.
 GROUP = r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
 
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
-#: #: Characters that may follow a number within the matched text.
+#: Characters that may follow a number within the matched text.
 _CLOSING = re.compile(r"[\s.,;:!?%'\")\]}]*")
-#: #: The part of a number before a group: its digits, or a sign that does not join words.
+#: The part of a number before a group. It consists of digits, or of a sign that does not join words.
 _BEGUN = re.compile(r"[-+\u2212]?[\d,]*\d\.?\d*\Z|(?<![\w.)\]])[-+\u2212]\Z")
-#: #: A regex that itself matches a digit, a point or a sign before its group does so on purpose.
+#: A regex that matches a digit, a point or a sign before its group. Such a regex omits a part of the number on purpose.
 _MEANT = re.compile(r"(?:\d|-|\\[d.+]|\[[^\]]*[-+\d.][^\]]*\])[?*+]?\((?!\?[:=!<])")
 
 
@@ -28,9 +28,9 @@ class Caught:
 
     Attributes:
         text: The matched text.
-        before: The text before it in the line, at most :data:`BESIDE_LIMIT` characters.
-        after: The text after it, at most as many characters; empty if the expression matches more than the group, so
-            that the number ends with the group.
+        before: At most :data:`BESIDE_LIMIT` characters that precede ``text`` in the line.
+        after: At most :data:`BESIDE_LIMIT` characters that follow ``text`` in the line. If the expression matches more
+            text after the group, ``after`` is empty, because the number then ends with the group.
     """
 
     text: str
@@ -41,7 +41,7 @@ class Caught:
 def number_of(caught: Caught) -> float | None:
     """Return the matched number, including digits that follow the matched text in the line.
 
-    Commas separate thousands. The result is None if the text is not a number.
+    Commas are treated as thousands separators. Return None if the text is not a number.
     """
     text = caught.text.strip().strip("'\"")
     token = _NUMBER.match(text)
@@ -55,7 +55,9 @@ def number_of(caught: Caught) -> float | None:
 
 
 def cut_number(caught: Caught, regex: str) -> str | None:
-    """Return the whole number if a group matched only its end, such as ``3`` of ``-0.3``; else None."""
+    """Return the whole number if a group matched only the number's end, such as ``3`` of ``-0.3``. Otherwise return
+    None.
+    """
     if _MEANT.search(regex) or not re.match(r"[\d.]", caught.text):
         return None
     begun = _BEGUN.search(caught.before)

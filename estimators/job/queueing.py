@@ -1,8 +1,9 @@
-"""Decides whose turn it is in a queue of jobs on one machine. Pure.
+"""Decide which job of a queue on one machine runs next. Pure.
 
-Jobs start in the order of their priority, then of their arrival, each as soon as its resources are free. No job
-overtakes one that is ahead, so small jobs do not delay a large one. A job that needs more than the machine has starts
-when no other job of the queue runs. A preemptible job makes room for a job of higher priority.
+Jobs start in the order of their priority. Jobs of equal priority start in the order of their arrival. Each job starts
+as soon as the resources that it needs are free. No job starts before a job that is ahead of it, so that small jobs do
+not delay a large job. If a job needs more resources than the machine has, the job starts when no other job of the queue
+runs. A preemptible job is interrupted if a job of higher priority needs its resources.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 from container.contract import rules
 
-#: #: The largest absolute value of a priority.
+#: The largest absolute value of a priority.
 MOST_URGENT = 1000
 #: The rule for a queue's name.
 check_name = rules.text(
@@ -26,9 +27,9 @@ class Resources:
     """The resources that a job needs, or that a machine has.
 
     Attributes:
-        cores: Processor cores.
-        gpus: GPUs.
-        memory_gb: Memory, in gigabytes (10**9 bytes).
+        cores: The number of processor cores.
+        gpus: The number of GPUs.
+        memory_gb: The memory, in gigabytes (10**9 bytes).
     """
 
     cores: float = 0.0
@@ -36,11 +37,15 @@ class Resources:
     memory_gb: float = 0.0
 
     def fits(self, free: Resources) -> bool:
-        """Return whether the free resources are sufficient."""
+        """Return whether the free resources are sufficient for these resources."""
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
     def minus(self, others: Iterable[Resources]) -> Resources:
-        """Return the resources that remain if others use theirs."""
+        """Return the resources that remain when others use some of them.
+
+        Args:
+            others: The resources that others use.
+        """
         taken = list(others)
         return Resources(**{name: getattr(self, name) - sum(getattr(one, name) for one in taken) for name in NAMES})
 
@@ -63,11 +68,11 @@ class Entry:
 
     Attributes:
         job: The job's name.
-        priority: The priority; jobs with higher ones start first.
-        since: The time of arrival, in seconds since the epoch.
+        priority: The priority. Jobs with a higher priority start first.
+        since: The time at which the job entered the queue, in seconds since the epoch.
         needs: The resources that the job needs.
-        running: Whether the job has had its turn and runs.
-        preemptible: Whether the job makes room for one of higher priority.
+        running: Whether the job has started.
+        preemptible: Whether the job may be interrupted for a job of higher priority.
     """
 
     job: str
@@ -88,19 +93,13 @@ class Entry:
 
 
 def order(entries: Iterable[Entry]) -> list[Entry]:
-    """Return the waiting entries, the next one first."""
+    """Return the waiting entries in the order in which they start."""
     waiting = (entry for entry in entries if not entry.running)
     return sorted(waiting, key=lambda entry: (-entry.priority, entry.since, entry.job))
 
 
 def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
-    """Return whether it is a job's turn.
-
-    Args:
-        entries: All entries of the queue.
-        job: The name of the waiting job.
-        machine: The machine's resources.
-    """
+    """Return whether a job may start now."""
     known = list(entries)
     waiting = order(known)
     if not waiting or waiting[0].job != job:
@@ -109,10 +108,11 @@ def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
 
 
 def makes_room(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
-    """Return whether a running job must end its attempt for the next one in the queue.
+    """Return whether a running job must end its attempt for the next job in the queue.
 
-    As few jobs as necessary make room: those of the lowest priority first, and among these the latest. If that would
-    not be sufficient, no job makes room.
+    Only as many jobs as necessary are interrupted. Jobs of the lowest priority are interrupted first. Of jobs with
+    equal priority, the latest is interrupted first. If the interruptions would not free enough resources, no job is
+    interrupted.
 
     Args:
         entries: All entries of the queue.

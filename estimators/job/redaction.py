@@ -1,10 +1,10 @@
-"""Hides secrets in command lines, source text, logs and addresses before they are stored or shown.
+"""Hide secrets in command lines, source text, logs and addresses before the texts are stored or shown.
 
-Secrets are recognised by their name or by their form: keys of well-known services, signatures in addresses. The forms
-are those that the services document, and those of Yelp's detect-secrets.
+A secret is recognised by its name or by its form, such as the keys of well-known services and signatures in addresses.
+The forms are those that the services document, and those that Yelp's detect-secrets uses.
 
-Every pattern is bounded: the text may be a notebook cell or a hyperparameter of hundreds of kilobytes, and the time for
-masking must be linear in its length.
+Every pattern is bounded, because the time for masking must be linear in the length of the text. The text may be a
+notebook cell or a hyperparameter of hundreds of kilobytes.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from collections.abc import Sequence
 MASK = "***"
 
 _NAME_LIMIT = 200
-#: #: Endings of words that make a name secret: ``dbpassword``, ``accesstoken``.
+#: Endings of words that make a name secret: ``dbpassword``, ``accesstoken``.
 _ENDINGS = ("password", "passwd", "passphrase", "secret", "token", "apikey", "credential", "credentials", "secrets")
 _WORDS = frozenset({"auth", "pass", "pwd", "passwords"})
-#: #: Pairs of words that make a name secret: ``api_key``, ``accessKeyId``.
+#: Pairs of words that make a name secret: ``api_key``, ``accessKeyId``.
 _PAIRS = frozenset({("api", "key"), ("access", "key"), ("private", "key"), ("encryption", "key"), ("signing", "key")})
-#: #: Words before ``key`` that make a name secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. With other words, a
-#: key is a column: ``sort_key``.
+#: Words before ``key`` that make a name secret: ``WANDB_KEY``, ``comet_key``, ``AccountKey``. With other words, ``key``
+#: usually means a column: ``sort_key``.
 _KEYS_OF = frozenset({
     "account", "anthropic", "aws", "azure", "cohere", "comet", "datadog", "deepseek", "deploy", "fernet", "gcp",
     "gemini", "github", "gitlab", "google", "gpg", "groq", "hf", "hmac", "huggingface", "kaggle", "license",
@@ -31,14 +31,14 @@ _KEYS_OF = frozenset({
     "sendgrid", "sentry", "service", "slack", "ssh", "storage", "stripe", "subscription", "together", "twilio",
     "wandb", "webhook",
 })  # fmt: skip
-#: #: Words before ``token`` that mean a token of a text: ``pad_token``, ``decoder_start_token``.
+#: Words before ``token`` that mean a token of a text: ``pad_token``, ``decoder_start_token``.
 _TOKENS_OF_TEXTS = frozenset({
     "audio", "begin", "blank", "boi", "bos", "cls", "delimiter", "end", "eoi", "eos", "eot", "fim", "image",
     "initializer", "lang", "language", "mask", "modifier", "oov", "pad", "padding", "per", "placeholder", "prefix",
     "sep", "separator", "sos", "special", "src", "start", "stop", "suffix", "tgt", "trigger", "unk", "unknown",
     "video", "word",
 })  # fmt: skip
-#: #: Words after ``token`` that mean a token of a text: ``token_embedding_dim``.
+#: Words after ``token`` that mean a token of a text: ``token_embedding_dim``.
 _OF_TOKENS = frozenset({
     "classification", "count", "dim", "dropout", "embedding", "ids", "length", "level", "limit", "size", "type",
     "types",
@@ -51,7 +51,7 @@ _ASSIGNMENT = re.compile(
     r"""(?P<quote>["'])(?P<value>(?:\\.|(?!(?P=quote))[^\\\n]){1,4096})(?P=quote)"""
 )
 _URL_USER = re.compile(r"://[^/\s@'\"]{1,512}@")
-#: #: Prefix -> the form of a key; the prefixes are a fast first check.
+#: The forms of keys by their prefixes. The prefixes are used for a fast first check.
 _FORMS = {
     "AKIA": r"AKIA[0-9A-Z]{16}",
     "ASIA": r"ASIA[0-9A-Z]{16}",
@@ -76,7 +76,7 @@ _FORMS = {
     "ya29.": r"ya29\.[\w-]{20,2048}",
 }
 _KNOWN_FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS.values())})(?![A-Za-z0-9])")
-#: #: Signatures and secrets in addresses: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
+#: Signatures and secrets in addresses: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
 _QUERY = re.compile(r"(?P<name>[?&;](?P<word>[A-Za-z][\w.-]{0,60}))=(?P<value>[^&;\s\"'<>#]{1,4096})")
 _SIGNATURES = frozenset(("sig", "signature", "key", "token", "x-amz-signature", "x-amz-credential", "x-goog-signature"))
 _HEADER = re.compile(
@@ -89,7 +89,7 @@ _PRIVATE = re.compile(r"(?<=PRIVATE KEY-----)[\s\S]{1,16384}?(?=-----END)")
 
 @functools.lru_cache(maxsize=1024)
 def looks_secret(name: str) -> bool:
-    """Return whether a variable, option or hyperparameter of this name is likely to contain a secret.
+    """Return whether a variable, option or hyperparameter with this name is likely to contain a secret.
 
     Common hyperparameters of text models, such as ``max_tokens`` and ``tokenizer``, do not look secret.
     """
@@ -106,12 +106,12 @@ def looks_secret(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Mask string literals that are assigned to secret names, users in URLs, and keys known by their form."""
+    """Mask string literals that are assigned to secret names, user names in URLs, and keys with a known form."""
     return mask_known(_ASSIGNMENT.sub(_mask_assignment, text))
 
 
 def mask_known(text: str) -> str:
-    """Mask users and signatures in addresses, values of Authorization headers, and keys known by their form.
+    """Mask user names and signatures in addresses, values of Authorization headers, and keys with a known form.
 
     The function is fast on texts without such secrets, because it is applied to all output of jobs.
     """
@@ -128,9 +128,9 @@ def mask_known(text: str) -> str:
 
 
 def mask_argv(argv: Sequence[str]) -> list[str]:
-    """Mask the values of secret options in a command line: ``--api-key X``, ``--api-key=X``, ``API_KEY=X``.
+    """Mask the values of secret options in a command line, such as ``--api-key X``, ``--api-key=X`` and ``API_KEY=X``.
 
-    The number of arguments stays the same.
+    The number of arguments does not change.
     """
     masked: list[str] = []
     hidden = 0  # how many of the next words are values of a secret option
@@ -171,7 +171,7 @@ def _mask_query(match: re.Match[str]) -> str:
 
 
 def _mask_assignment(match: re.Match[str]) -> str:
-    # # ``os.environ["HF_TOKEN"] = …`` and ``client.secret = …``: the last part of the name decides.
+    # ``os.environ["HF_TOKEN"] = …`` and ``client.secret = …``: the last part of the name decides.
     if not looks_secret(match["name"]):
         return match[0]
     return f"{match['name']}{match['between']}{match['quote']}{MASK}{match['quote']}"

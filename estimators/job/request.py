@@ -34,7 +34,7 @@ from estimators.job.spot_market import SpotMarket
 S = TypeVar("S", bound="_Shape")
 Options = TypeVar("Options", bound="RunOptions")
 
-#: #: The possible reactions to a problem that is noticed in a job.
+#: The possible reactions to a problem that is detected in a job.
 Noticed = Literal["warn", "fail"]
 NOTICED = get_args(Noticed)
 
@@ -43,13 +43,13 @@ HOST_PREFIX = "algo-"
 
 
 def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False, default: Any = None) -> Any:
-    """Return a field for one member of a request's structure.
+    """Return a dataclass field for one member of a request's structure.
 
     Args:
         name: SageMaker's name of the member.
-        shape: The dataclass of its value if that is a structure.
-        many: Whether the member is a list (a tuple here; the empty one is absent from the request).
-        default: The value if the member is absent; ``dict`` for a map.
+        shape: The dataclass of the value. None if the value is not a structure.
+        many: Whether the member is a list. The field is then a tuple. An empty tuple is omitted from the request.
+        default: The value if the member is absent. ``dict`` for an empty map.
     """
     metadata = {"member": name, "shape": shape, "many": many}
     if many:
@@ -61,13 +61,14 @@ def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _Shape:
-    """Base of the structures: converts itself to and from a request by the metadata of its fields.
+    """The base class of the structures. The class uses the metadata of fields to convert a structure to a request and
+    back.
 
-    Equality, hash and representation are written once, here: generating them for each structure would double the import
-    time of this module, which delays the start of every job.
+    Equality, hash and representation are implemented once, in this class. If dataclasses generated them for each
+    structure, the import time of this module would double. The import delays the start of every job.
 
     Attributes:
-        others: Members of the structure that fleetfit does not use, by SageMaker's names, unchanged.
+        others: The members of the structure that fleetfit does not use, unchanged, by SageMaker's names.
     """
 
     others: Mapping[str, Any] = dataclasses.field(default_factory=dict)
@@ -93,7 +94,7 @@ class _Shape:
         return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
 
     def __repr__(self) -> str:
-        """Return a text with the values that differ from the defaults."""
+        """Return a text that contains only the values that differ from the defaults."""
         shown = []
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
@@ -119,7 +120,8 @@ class _Shape:
         """Read the structure from a request.
 
         Raises:
-            ConfigurationError: a member has the wrong type; :mod:`estimators.job.validation` also names its path.
+            ConfigurationError: a member has the wrong type. Errors from :mod:`estimators.job.validation` also contain
+                the path of the member.
         """
         if not isinstance(request, Mapping):
             raise ConfigurationError(f"{cls.__name__}: expected a structure, got {shown(request)}.")
@@ -155,7 +157,7 @@ def _render(value: Any) -> Any:
 
 
 def _copy(value: Any, depth: int = 0) -> Any:
-    """Return a deep copy of a JSON-like value."""
+    """Return a deep copy of JSON-like data."""
     if not isinstance(value, Mapping | list | tuple):
         return value
     if depth >= codec.MAX_DEPTH:
@@ -182,15 +184,15 @@ class MetricDefinition(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Algorithm(_Shape):
-    """The code that runs: ``AlgorithmSpecification``.
+    """The code that runs (``AlgorithmSpecification``).
 
     Attributes:
-        input_mode: ``File``, ``Pipe`` or ``FastFile``, for channels without their own.
-        image: URI of the container image.
-        name: Name or ARN of a SageMaker algorithm, instead of an image.
-        metric_definitions: Metrics to read from the logs.
-        enable_metrics_time_series: SageMaker's metrics time series.
-        entry_point: The container's entry point, instead of the image's.
+        input_mode: ``File``, ``Pipe`` or ``FastFile``, for channels that have no input mode.
+        image: The URI of the container image.
+        name: The name or ARN of a SageMaker algorithm that is used instead of an image.
+        metric_definitions: The metrics to read from the logs.
+        enable_metrics_time_series: Whether SageMaker stores time series of the metrics.
+        entry_point: The container's entry point. The value replaces the image's entry point.
         arguments: The container's arguments.
     """
 
@@ -205,7 +207,7 @@ class Algorithm(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class S3DataSource(_Shape):
-    """Data under a URI; locally ``file://`` URIs and plain paths too.
+    """Data under a URI. Local jobs also accept ``file://`` URIs and plain paths.
 
     Attributes:
         uri: ``s3://bucket/prefix``, ``file:///path`` or ``/path``.
@@ -227,10 +229,10 @@ class FileSystemDataSource(_Shape):
     """A folder of an EFS or FSx file system.
 
     Attributes:
-        file_system_id: ``fs-…``.
+        file_system_id: The ID of the file system, such as ``fs-…``.
         file_system_type: ``EFS`` or ``FSxLustre``.
-        directory_path: The folder.
-        access_mode: ``ro`` or ``rw``.
+        directory_path: The absolute path of the folder.
+        access_mode: ``ro`` (read-only) or ``rw`` (read and write).
     """
 
     file_system_id: str = _member("FileSystemId", default="")
@@ -241,7 +243,7 @@ class FileSystemDataSource(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class DataSource(_Shape):
-    """The location of a channel's data: one of the two."""
+    """The location of a channel's data. Exactly one of the two attributes must be set."""
 
     s3: S3DataSource | None = _member("S3DataSource", shape=S3DataSource)
     file_system: FileSystemDataSource | None = _member("FileSystemDataSource", shape=FileSystemDataSource)
@@ -249,10 +251,10 @@ class DataSource(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Shuffle(_Shape):
-    """``ShuffleConfig``.
+    """The seed for shuffling a channel's data (``ShuffleConfig``).
 
     Attributes:
-        seed: Seed of the order.
+        seed: The seed of the random order.
     """
 
     seed: int = _member("Seed", default=0)
@@ -263,13 +265,14 @@ class Channel(_Shape):
     """One input channel.
 
     Attributes:
-        name: The channel's name: ``training``.
+        name: The channel's name, such as ``training``.
         source: The location of the data.
-        input_mode: The input mode; overrides the job's.
-        content_type: MIME type, for the script.
+        input_mode: The input mode of the channel. The value overrides the job's input mode. None to use the job's input
+            mode.
+        content_type: The MIME type, which the script can read.
         compression: ``None`` or ``Gzip``.
         record_wrapper: ``None`` or ``RecordIO``.
-        shuffle: Shuffles the order of objects and of manifest entries.
+        shuffle: The seed for shuffling the order of objects and of manifest entries, or None.
     """
 
     name: str = _member("ChannelName", default="")
@@ -283,10 +286,10 @@ class Channel(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class OutputConfig(_Shape):
-    """The location of outputs: ``OutputDataConfig``.
+    """The location of outputs (``OutputDataConfig``).
 
     Attributes:
-        path: Outputs go to ``<path>/<job>/output/``.
+        path: The prefix of the outputs, which are saved in ``<path>/<job>/output/``.
         kms_key: The key that encrypts the outputs.
         compression: ``GZIP`` or ``NONE``.
     """
@@ -298,16 +301,16 @@ class OutputConfig(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Resources(_Shape):
-    """The hosts of the job: ``ResourceConfig``.
+    """The hosts of the job (``ResourceConfig``).
 
     Attributes:
-        instance_type: The instance type, for example ``ml.p3.2xlarge``; :mod:`estimators.job.fleets` lists the local
-            ones.
-        instance_count: Number of hosts.
-        volume_size_gb: Storage of each instance in GB.
+        instance_type: The instance type, for example ``ml.p3.2xlarge``. :mod:`estimators.job.fleets` lists the local
+            types.
+        instance_count: The number of hosts.
+        volume_size_gb: The storage of each instance in GB.
         volume_kms_key: The key that encrypts the storage.
-        keep_alive_s: How long SageMaker keeps the instances warm, in seconds.
-        training_plan: ARN of a training plan.
+        keep_alive_s: How long SageMaker keeps the instances for the next job, in seconds.
+        training_plan: The ARN of a training plan.
     """
 
     instance_type: str | None = _member("InstanceType")
@@ -331,9 +334,9 @@ class StoppingCondition(_Shape):
     """The time limits of the job.
 
     Attributes:
-        max_run_s: The training time in seconds after which the job is stopped.
-        max_wait_s: The time limit in seconds including the wait for spot capacity.
-        max_pending_s: The time in seconds that the job may wait for capacity of a training plan.
+        max_run_s: The training time after which the job is stopped, in seconds.
+        max_wait_s: The longest time of the job including the wait for spot capacity, in seconds.
+        max_pending_s: The longest time that the job may wait for capacity of a training plan, in seconds.
     """
 
     max_run_s: int | None = _member("MaxRuntimeInSeconds")
@@ -347,7 +350,7 @@ class CheckpointConfig(_Shape):
 
     Attributes:
         uri: The location that is synchronised with ``local_path`` while the job runs.
-        local_path: The folder in the container; None is ``/opt/ml/checkpoints``.
+        local_path: The folder in the container. None for ``/opt/ml/checkpoints``.
     """
 
     uri: str = _member("S3Uri", default="")
@@ -356,10 +359,10 @@ class CheckpointConfig(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RetryStrategy(_Shape):
-    """Retries after a failure of the platform.
+    """The retry strategy of SageMaker after a failure of the platform.
 
     Attributes:
-        max_attempts: The number of retries, 1 to 30.
+        max_attempts: The number of retries, from 1 to 30.
     """
 
     max_attempts: int = _member("MaximumRetryAttempts", default=1)
@@ -375,29 +378,31 @@ class Tag(_Shape):
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TrainingJobSpec(_Shape):
-    """A training job: a ``CreateTrainingJob`` request as a value.
+    """A training job, which is a ``CreateTrainingJob`` request as a value.
 
-    The values are not checked here. :func:`estimators.job.validation.check_request` checks the finished request, which
-    clients in other languages also send.
+    The class does not check the values. :func:`estimators.job.validation.check_request` checks the finished request,
+    because clients in other languages send requests too.
 
     Attributes:
         name: The job's name.
-        role: ARN of the IAM role; a placeholder for local jobs.
+        role: The ARN of the IAM role. Local jobs have a placeholder.
         algorithm: The image and the input mode.
-        hyperparameters: Name -> text, unchanged (JSON text from fleetfit and from SageMaker's SDK 2.x).
+        hyperparameters: The hyperparameters as texts, by name. fleetfit and the SageMaker SDK 2.x encode the values as
+            JSON.
         inputs: The channels.
-        output: Where outputs are saved.
+        output: The location where outputs are saved.
         resources: The hosts.
         vpc: The private network on AWS.
         stopping: The time limits.
-        tags: Tags.
+        tags: The tags.
         network_isolation: Whether containers have no network.
         encrypt_traffic: Whether to encrypt the traffic between hosts.
         spot: Whether to use spot capacity.
-        checkpoint: Where checkpoints are kept.
-        environment: Environment variables for the containers.
+        checkpoint: The location where checkpoints are saved.
+        environment: The environment variables for the containers.
         retry: The retry strategy.
-        present: The hosts of an attempt that runs on only some of the hosts; not part of the request.
+        present: The names of the hosts of an attempt that does not run on all hosts. Empty for all hosts. The names are
+            not a member of the request.
     """
 
     name: str = _member("TrainingJobName", default="")
@@ -419,10 +424,10 @@ class TrainingJobSpec(_Shape):
     present: tuple[str, ...] = ()
 
     def with_hosts(self, hosts: tuple[str, ...]) -> TrainingJobSpec:
-        """Return the job on some of its hosts, which keep their names.
+        """Return the job on some of its hosts. The hosts keep their names.
 
         Args:
-            hosts: The names of these hosts, in rank order.
+            hosts: The names of the hosts to use, in rank order.
         """
         resources = dataclasses.replace(self.resources, instance_count=len(hosts))
         return dataclasses.replace(self, resources=resources, present=hosts)
@@ -449,12 +454,12 @@ class TrainingJobSpec(_Shape):
 
     @property
     def user_hyperparameters(self) -> dict[str, Any]:
-        """Return the user's own hyperparameters with their types."""
+        """Return the hyperparameters that the user has set, with their types. Names that fleetfit reserves are omitted."""
         return {name: value for name, value in self.decoded_hyperparameters.items() if not codec.is_reserved(name)}
 
     @functools.cached_property
     def strategy(self) -> Distribution | None:
-        """Return the distribution strategy, or None; the hyperparameters are read only once.
+        """Return the distribution strategy, or None. The hyperparameters are read only once.
 
         Raises:
             ValueError: the hyperparameters enable several strategies, or an option is out of range.
@@ -469,23 +474,36 @@ class TrainingJobSpec(_Shape):
 
     @property
     def program(self) -> str | None:
-        """Return the entry point, relative to the source; None if the image has its own entry point."""
+        """Return the entry point, relative to the source folder. Return None if the image has an entry point."""
         return codec.program(self.hyperparameters, self.environment)
 
     @property
     def hang_timeout(self) -> float | None:
-        """Return after how many seconds without progress of any rank the job fails; None: no limit."""
+        """Return the number of seconds without progress of any rank after which the job fails. Return None for no
+        limit.
+        """
         value = codec.decode_value(self.hyperparameters.get(codec.HANG_TIMEOUT))
         return float(value) if value else None
 
     @property
     def submit_directory(self) -> str | None:
-        """Return the location of the source: the URI of ``source/`` in the record, or of an archive on S3; or None."""
+        """Return the location of the source, or None.
+
+        The location is the URI of the folder ``source/`` in the record, or the URI of an archive on S3.
+        """
         return codec.submit_directory(self.hyperparameters, self.environment)
 
 
 def _json_options(where: str, value: Any) -> dict[str, Any]:
-    """Return options in the types of JSON, as the record stores them."""
+    """Convert options to JSON types, because the record stores them as JSON.
+
+    Args:
+        field: The name of the field of :class:`RunOptions`, for errors.
+        value: The options.
+
+    Raises:
+        ConfigurationError: the value is not a dict with names as keys, or has values that JSON cannot represent.
+    """
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise rules.refuse(where, "a dict with names as keys", value)
     try:
@@ -551,7 +569,7 @@ class RunOptions:
 
     @property
     def longest_grace(self) -> float:
-        """Return the longest time in seconds that scripts may have after SIGTERM: after a stop, or after a notice."""
+        """Return the longest time that scripts may have after SIGTERM, in seconds. SIGTERM follows a stop or a notice."""
         notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)

@@ -1,4 +1,4 @@
-"""Hides values whose names look secret in all displays of a job: logs, plans, HTML, ``describe()``.
+"""Hide values whose names look secret in all displays of a job: logs, plans, HTML, ``describe()``.
 
 The values are hidden only in displays. Scripts get the real values, and the record's files are private to the user.
 """
@@ -14,14 +14,15 @@ from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
 
 __all__ = ["MASK", "looks_secret", "mask_argv", "mask_mapping", "mask_request", "mask_text", "mask_value"]
 
-#: #: Members of a CreateTrainingJob request (and of its descriptions) that map the user's own names to values.
+#: Members of a CreateTrainingJob request (and of its descriptions) that map the user's own names to values.
 _USER_MAPS = ("HyperParameters", "Environment")
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """Return ``***`` if the name looks secret; otherwise the value, with secrets inside of it masked.
+    """Return ``***`` if the name looks secret. Otherwise return the value with the secrets inside the value masked.
 
-    JSON texts are parsed and masked too, because a hyperparameter may be a dict, and ``SM_HPS`` contains all of them.
+    JSON texts are parsed and masked too, because a hyperparameter may be a dict, and ``SM_HPS`` contains all
+    hyperparameters.
     """
     if looks_secret(name) and value not in (None, "", "null", '""'):
         return MASK
@@ -40,9 +41,9 @@ def mask_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def mask_request(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a copy of a CreateTrainingJob request, or of a job's description, with the user's secrets masked.
+    """Return a copy of a CreateTrainingJob request, or of a job's description, in which the user's secrets are masked.
 
-    SageMaker's own names (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are not masked.
+    Names that SageMaker defines (``RoleArn``, ``EnableSageMakerMetricsTimeSeries``) are not masked.
     """
     return {
         name: mask_mapping(value) if name in _USER_MAPS and isinstance(value, Mapping) else value
@@ -58,7 +59,7 @@ def _mask_sequence(values: Sequence[Any]) -> list[Any]:
 
 @functools.lru_cache(maxsize=16)
 def _mask_texts(values: tuple[str, ...]) -> tuple[str, ...]:
-    # # Cached, because the variables of each host contain the list of all hosts several times.
+    # Cached, because the variables of each host contain the list of all hosts several times.
     return tuple(mask_argv(values))
 
 
@@ -75,5 +76,5 @@ def _mask_string(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    """Mask assignments, and options in texts that look like a command line (``custom_mpi_options``)."""
+    """Mask assignments in texts. Mask options if the text looks like a command line (``custom_mpi_options``)."""
     return " ".join(mask_argv(mask_text(text).split(" ")))

@@ -1,8 +1,8 @@
-"""Provides the part of botocore's SageMaker model that describes ``CreateTrainingJob``, fast to load.
+"""Load the shapes of botocore's SageMaker model that describe ``CreateTrainingJob``, without importing botocore.
 
-Importing botocore and reading its whole SageMaker model takes about 0.2 s, too much for each ``fit()``. The shapes that
-``CreateTrainingJobRequest`` refers to are a fiftieth of the model. They are extracted once per botocore version and
-stored as JSON under ``$FLEETFIT_CACHE`` (default ``~/.cache/fleetfit``).
+Importing botocore and reading its whole SageMaker model takes about 0.2 s, which is too long for each ``fit()``. The
+shapes that ``CreateTrainingJobRequest`` refers to are 2 % of the model. The shapes are extracted once per botocore
+version. fleetfit stores the shapes as JSON under ``$FLEETFIT_CACHE`` (default ``~/.cache/fleetfit``).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ Shapes = Mapping[str, Mapping[str, Any]]
 
 @functools.cache
 def load_shapes() -> Shapes:
-    """Return the shapes by name, from the cache or, the first time, from botocore.
+    """Return the shapes by name. The shapes are read from the cache. If the cache does not have the shapes, they are
+    read from botocore.
 
     Raises:
         ModuleNotFoundError: botocore is not installed.
@@ -42,7 +43,7 @@ def load_shapes() -> Shapes:
 
 
 def botocore_version() -> str:
-    """Return the installed botocore's version, read without importing it.
+    """Return the version of the installed botocore. The version is read without importing botocore.
 
     Raises:
         ModuleNotFoundError: botocore is not installed.
@@ -59,14 +60,14 @@ def botocore_version() -> str:
 
 
 def extract_shapes() -> dict[str, dict[str, Any]]:
-    """Extract the shapes that the request refers to from botocore's model, without their documentation."""
+    """Extract the shapes that the request refers to from botocore's model. The documentation of the shapes is omitted."""
     from botocore.loaders import Loader
 
     return reachable(Loader().load_service_model("sagemaker", "service-2")["shapes"], [ROOT_SHAPE])
 
 
 def reachable(shapes: Shapes, roots: Iterable[str]) -> dict[str, dict[str, Any]]:
-    """Return the shapes that the roots refer to, directly or indirectly, without their documentation."""
+    """Return the shapes that the roots refer to, directly or indirectly. The documentation of the shapes is omitted."""
     found: dict[str, dict[str, Any]] = {}
     waiting = list(roots)
     while waiting:
@@ -82,7 +83,7 @@ def reachable(shapes: Shapes, roots: Iterable[str]) -> dict[str, dict[str, Any]]
 
 def _without_documentation(value: Any) -> Any:
     if isinstance(value, Mapping):
-        # # A member may itself be called "documentation": a member is a mapping, a documentation text is a string.
+        # A member may itself be called "documentation": a member is a mapping, a documentation text is a string.
         return {
             name: _without_documentation(item)
             for name, item in value.items()
@@ -100,7 +101,7 @@ def _read(path: Path) -> Shapes | None:
 
 
 def _write(path: Path, shapes: Shapes) -> None:
-    """Replace the cached file; ignore errors, because a missing cache only costs time."""
+    """Replace the cached file. Ignore errors, because a missing cache only costs time."""
     with contextlib.suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
         replace(path, json.dumps({"format": _FORMAT, "shapes": shapes}, separators=(",", ":")).encode())

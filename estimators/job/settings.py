@@ -1,7 +1,7 @@
-"""The constructor's arguments as one value that validates itself.
+"""Define the constructor's arguments as one value that validates itself.
 
-All checks that need only the arguments are here, so that the constructor reports mistakes. ``fit()`` and ``plan()``
-check what depends on the files of this machine.
+All checks that need only the arguments are in this module, so that the constructor can report mistakes. ``fit()`` and
+``plan()`` check what depends on the files of this machine.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _BASE_NAME = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9-]*")
 _TEXT = rules.text()
 _FLAG = rules.or_none(rules.boolean)
 
-#: #: SageMaker's limits, from its model (HyperParameters, HyperParameterValue, HyperParameterKey).
+#: SageMaker's limits, from its model (HyperParameters, HyperParameterValue, HyperParameterKey).
 _MAX_HYPERPARAMETERS = 100
 _MAX_VALUE = 2500
 _MAX_NAME = 256
@@ -194,23 +194,32 @@ class Settings:
 
     @property
     def encoded_hyperparameters(self) -> dict[str, str]:
-        """Return the user's hyperparameters as texts: JSON, or ``str()`` of the values if the settings are plain."""
+        """Return the user's hyperparameters as texts.
+
+        The texts are JSON. If :attr:`is_plain` is True, the texts are ``str()`` of the values.
+        """
         encoded: dict[str, str] = self.__dict__["_encoded"]
         return dict(encoded)
 
     @property
     def is_plain(self) -> bool:
-        """Return whether the image has its own entry point, and gets hyperparameters as plain texts."""
+        """Return whether the job runs the image's entry point instead of a script of the user. The entry point gets the
+        hyperparameters as plain texts.
+        """
         return self.image_uri is not None and self.entry_point is None and self.source_dir is None
 
     @property
     def detached(self) -> bool:
-        """Return whether the job goes on without this machine: at a managed service, or with a dispatcher."""
+        """Return whether the job continues without this machine, because of a managed service or a dispatcher."""
         return self.capabilities.managed or self.run_options.dispatcher is not None
 
     @property
     def region(self) -> str | None:
-        """Return the AWS region of the options, of the session or of the environment, or None."""
+        """Return the AWS region of the backend's options, of the session or of the environment.
+
+        Options take precedence over the session, and the session takes precedence over the environment. Return None if
+        no region is set.
+        """
         chosen = self.run_options.backend_options.get("region") if self.capabilities.managed else None
         session = self.sagemaker_session
         region = chosen or getattr(session, "boto_region_name", None) or getattr(session, "region_name", None)
@@ -249,7 +258,7 @@ class Settings:
             )
 
     def _check_arguments(self) -> None:
-        """Check that a script exists for the arguments, and that the request can contain them."""
+        """Check that there is a script that gets the arguments, and that the request can contain the arguments."""
         if not self.arguments:
             return
         if callable(self.entry_point):
@@ -274,7 +283,7 @@ class Settings:
             )
 
     def _check_limits(self) -> None:
-        """Check the limits of retries and times."""
+        """Check the options that limit retries and times."""
         if self.max_wait is not None and not self.use_spot_instances:
             raise ConfigurationError("max_wait is for spot instances only: also set use_spot_instances=True.")
         if self.max_wait is not None and self.max_wait < self.max_run:
@@ -305,15 +314,15 @@ class Settings:
 
 
 def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -> dict[str, str]:
-    """Check the user's own hyperparameters and encode them.
+    """Check the user's hyperparameters and encode them.
 
     Args:
         values: The hyperparameters by name.
-        plain: Whether to encode with ``str()``, for an image with its own entry point, instead of JSON.
+        plain: Whether to encode with ``str()`` instead of JSON. An image with an entry point needs ``str()``.
 
     Raises:
-        ConfigurationError: a name is reserved or not valid, a value has no JSON form or is too long, or there are too
-            many hyperparameters.
+        ConfigurationError: a name is reserved or not valid. Or a value cannot be represented as JSON or is too long. Or
+            there are more hyperparameters than SageMaker allows.
     """
     encoded: dict[str, str] = {}
     for name, value in values.items():

@@ -75,11 +75,11 @@ class SpotMarket:
 
     @property
     def interrupts(self) -> bool:
-        """Return whether this market can interrupt a host at all."""
+        """Return whether this market can interrupt any host."""
         return bool(self.trace or self.rate)
 
     def hosts(self) -> set[str]:
-        """Return the hosts that the trace names."""
+        """Return the names of the hosts in the trace."""
         return {host for _, host, *_ in self.trace}
 
 

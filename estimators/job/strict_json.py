@@ -1,4 +1,4 @@
-"""JSON that every reader accepts: JavaScript, ``jq`` and others reject the ``NaN`` that Python writes."""
+"""Write JSON that every reader accepts. JavaScript, ``jq`` and others reject the ``NaN`` that Python writes."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return the JSON text of a value.
 
     Args:
-        value: The value. Numbers that are not finite become texts that ``float()`` reads: ``"NaN"``, ``"Infinity"``.
-            Objects without a JSON form become their ``str()``.
-        indent: The same as for :func:`json.dumps`.
+        value: The value. Numbers that are not finite are written as texts that ``float()`` can read: ``"NaN"``,
+            ``"Infinity"``. Objects that JSON cannot represent are written as ``str()`` of the object.
+        indent: The indentation, as for :func:`json.dumps`.
     """
     return json.dumps(_finite(value), indent=indent, ensure_ascii=False, default=str, allow_nan=False)
 

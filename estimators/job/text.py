@@ -1,4 +1,4 @@
-"""Text for terminals: removes control sequences, measures width in columns, aligns tables."""
+"""Prepare text for terminals: remove control sequences, measure widths in columns, align tables."""
 
 from __future__ import annotations
 
@@ -8,22 +8,23 @@ from collections.abc import Sequence
 
 _SPACES = {ord("\t"): " ", ord("\n"): " "}
 _RESET = "\x1b[0m"
-#: #: Control sequences (CSI, strings such as OSC, others) and control characters of terminals. Backspaces are not
-#: included: they are applied.
+#: Control sequences (CSI, strings such as OSC, others) and control characters of terminals. Backspaces are not
+#: included, because they delete the character before them.
 _ORDERS = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]+[0-~]|\x1b[0-~]|[\x00-\x07\x0b-\x1f\x7f-\x9f]"
 )
-#: #: Sequences that only change the look of text.
+#: Sequences that only change the look of text.
 _LOOKS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def visible(text: str, *, colours: bool = False) -> str:
-    """Return the text without control sequences of terminals, and without characters that backspaces overwrite.
+    """Return the text without control sequences of terminals, and without characters that are deleted by backspaces.
 
     Args:
-        text: Lines; tabs and newlines stay.
-        colours: Whether to keep colours and other looks, which are reset at the end of the text.
+        text: Lines of text. Tabs and newlines are kept.
+        colours: Whether to keep the sequences for colours and other styles. The styles are reset at the end of the
+            text.
     """
     rubbed = "\b" in text
     if not rubbed and _ORDERS.search(text) is None:
@@ -37,7 +38,7 @@ def visible(text: str, *, colours: bool = False) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Return a line as a terminal would show it after applying backspaces."""
+    """Return a line in the form that a terminal shows after it has applied backspaces."""
     shown: list[str] = []
     place = 0
     for character in line:
@@ -50,12 +51,12 @@ def _overwritten(line: str) -> str:
 
 
 def columns_of(text: str) -> int:
-    """Return how many columns of a terminal a text takes."""
+    """Return the number of terminal columns that a text occupies."""
     return len(text) if text.isascii() else sum(map(_width, text))
 
 
 def fit_columns(text: str, columns: int) -> str:
-    """Return the text without escape sequences, cut to ``columns`` columns of a terminal."""
+    """Return the text without escape sequences, cut to at most ``columns`` columns of a terminal."""
     plain = visible(text).translate(_SPACES)
     if plain.isascii():
         return plain[: max(0, columns)]
@@ -71,8 +72,8 @@ def padded(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[list[s
     """Return the rows with each text padded to the width of its column.
 
     Args:
-        rows: The texts, the same number in each row.
-        right: Whether to align all columns but the first to the right, as for numbers.
+        rows: The rows of texts. Each row has the same number of texts.
+        right: Whether to align all columns except the first column to the right, as for numbers.
     """
     widths = [max(map(columns_of, column)) for column in zip(*rows, strict=True)]
     return [

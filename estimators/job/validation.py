@@ -1,8 +1,8 @@
-"""Validates a ``CreateTrainingJob`` request before the start.
+"""Validate a ``CreateTrainingJob`` request before the start of the job.
 
-botocore's own validator checks only types and required members; SageMaker also enforces the ``min``, ``max``,
-``pattern`` and ``enum`` of botocore's model. This module checks all of them by the model
-(:mod:`estimators.job.service_model`), and then the few rules that the model cannot express. The table
+botocore's validator checks only types and required members. SageMaker also enforces the ``min``, ``max``, ``pattern``
+and ``enum`` of botocore's model. This module checks types, members and limits by the model
+(:mod:`estimators.job.service_model`). Then the module checks the few rules that the model cannot express. The table
 :data:`LOCAL_RELAXATIONS` lists the exceptions for jobs that fleetfit runs itself.
 """
 
@@ -20,7 +20,7 @@ from estimators.job.errors import ConfigurationError
 if TYPE_CHECKING:
     from estimators.job.request import TrainingJobSpec
 
-#: #: How much of a wrong value an error shows, in characters.
+#: The number of characters of a wrong value that an error shows.
 _SHOWN = 120
 
 _PATH_MAX = 4096
@@ -31,9 +31,9 @@ class Relaxation:
     """A value that is allowed for a local job but not for a job on SageMaker.
 
     Attributes:
-        path: The member, with ``[]`` for the items of a list.
-        allowed: Returns whether a value is allowed although the model forbids it.
-        remedy: The allowed values, for errors.
+        path: The path of the member, with ``[]`` for the items of a list.
+        allowed: Returns whether a value is allowed although the model forbids the value.
+        remedy: A description of the allowed values, for errors.
     """
 
     path: str
@@ -48,7 +48,7 @@ def _is_path_here(value: str) -> bool:
 
 _LOCATION = "s3://bucket/prefix, file:///folder or an absolute path"
 
-#: #: All differences between requests for ``local*`` instance types and SageMaker's.
+#: All differences between requests for ``local*`` instance types and SageMaker's.
 LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="ResourceConfig.InstanceType", allowed=fleets.is_own, remedy="an instance type"),
     Relaxation(
@@ -59,7 +59,7 @@ LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="CheckpointConfig.S3Uri", allowed=_is_path_here, remedy=_LOCATION),
 )
 
-#: #: The meaning of a member's pattern, for errors.
+#: The meaning of a member's pattern, for errors.
 _REMEDIES: Mapping[str, str] = {
     "TrainingJobName": "letters, digits and hyphens, beginning and ending with a letter or digit, at most 63 of them",
     "RoleArn": "an ARN such as arn:aws:iam::123456789012:role/name",
@@ -74,7 +74,7 @@ _REMEDIES: Mapping[str, str] = {
 
 
 def check_spec(spec: TrainingJobSpec) -> None:
-    """Validate a job, including its strategy; see :func:`check_request`.
+    """Validate a job and its strategy. See :func:`check_request`.
 
     Raises:
         ConfigurationError: the job is not valid.
@@ -93,10 +93,11 @@ def check_request(request: Mapping[str, Any]) -> None:
     """Validate a ``CreateTrainingJob`` request.
 
     Args:
-        request: The request as a client sends it, with epoch times and all values in their JSON types.
+        request: The request in the form in which a client sends it. Times are seconds since the epoch, and all values
+            have their JSON types.
 
     Raises:
-        ConfigurationError: the request is not valid; the message has a line for each problem.
+        ConfigurationError: the request is not valid. The message has a line for each problem.
     """
     problems = list(find_problems(request))
     if len(problems) == 1:
@@ -106,7 +107,7 @@ def check_request(request: Mapping[str, Any]) -> None:
 
 
 def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the problems of a request, one sentence each."""
+    """Yield the problems of a request. Each problem is one sentence."""
     found = list(_problems(service_model.ROOT_SHAPE, request, local=_is_relaxed(request)))
     yield from found
     if not found:
@@ -114,17 +115,17 @@ def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
 
 
 def job_name_problem(name: Any) -> str | None:
-    """Return what is wrong with a job's name, or None."""
+    """Return a text that explains why a job's name is not valid. Return None if the name is valid."""
     return next(_problems("TrainingJobName", name, local=True, path="TrainingJobName"), None)
 
 
 def known_instance_types() -> tuple[str, ...]:
-    """Return every instance type: the local ones and SageMaker's."""
+    """Return all local instance types and all instance types of SageMaker."""
     return (*fleets.OWN_TYPES, *service_model.load_shapes()["TrainingInstanceType"]["enum"])
 
 
 def instance_type_problem(instance_type: Any) -> str | None:
-    """Return what is wrong with an instance type, or None."""
+    """Return a text that explains why an instance type is not valid. Return None if the type is valid."""
     if not isinstance(instance_type, str):
         return f"instance_type must be a string such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
     if fleets.is_own(instance_type):
@@ -189,7 +190,7 @@ def _where(steps: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _rules(request: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the violations of SageMaker's rules that are not in the model."""
+    """Yield the violations of rules that SageMaker enforces but the model does not contain."""
     resources = request.get("ResourceConfig") or {}
     count = resources.get("InstanceCount")
     if count is not None and count < 1:

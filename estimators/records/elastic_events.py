@@ -1,4 +1,4 @@
-"""Describes an elastic job's commits and restores in texts for the log and for plots. Pure."""
+"""Describe an elastic job's commits and restores in texts for the log and for plots. Pure."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from container.contract.wire import Event
 
 
 def committed(data: Mapping[str, Any]) -> str:
-    """Return the text for a ``commit``."""
+    """Return the text for an event of kind ``commit``."""
     every = number(data, "every")
     return f"step {number(data, 'step')} is committed; commits are {every} step{'' if every == 1 else 's'} apart"
 
 
 def restored(data: Mapping[str, Any]) -> str:
-    """Return the text for a ``restored``."""
+    """Return the text for an event of kind ``restored``."""
     lost = number(data, "steps_lost")
     again = f"{lost} step{'' if lost == 1 else 's'} to train again" if lost else "nothing is lost"
     return f"back to the last commit, step {number(data, 'step')}: {again}"
 
 
 def lost(data: Mapping[str, Any]) -> str:
-    """Return the text for a ``state_lost``."""
+    """Return the text for an event of kind ``state_lost``."""
     return (
         "all workers with the training's state were lost before another worker had received the state: back to the "
         f"checkpoint of step {number(data, 'step')}"
@@ -30,7 +30,7 @@ def lost(data: Mapping[str, Any]) -> str:
 
 
 def number(data: Mapping[str, Any], name: str) -> int:
-    """Return a value of an event as a whole number; 0 if it is not one."""
+    """Return a value of an event as a whole number. Return 0 if the value is not a number."""
     value = data.get(name)
     return int(value) if isinstance(value, int | float) else 0
 
@@ -58,14 +58,14 @@ def words(event: Event) -> list[tuple[str, str]]:
 
 
 class Restores:
-    """Groups the ``restored`` events of one restore: every rank that goes back reports one."""
+    """Groups the ``restored`` events of one restore. Every rank that returns to the last commit reports one event."""
 
     def __init__(self) -> None:
         self._step = -1
         self._ranks: set[int | None] = set()
 
     def begins(self, event: Event) -> bool:
-        """Return whether this ``restored`` is the first event of its restore."""
+        """Return whether a ``restored`` event is the first event of its restore."""
         step = number(event.data, "step")
         if step != self._step or event.rank in self._ranks:
             self._step = step
@@ -76,9 +76,10 @@ class Restores:
 
 
 class Telling:
-    """Selects the lines of the log: every restore and loss, and a commit when the interval has changed.
+    """Selects the events that become lines of the log.
 
-    Commits may come every second; the record has all that the script reports.
+    Every restore and every loss becomes a line. A commit becomes a line only if the interval between commits has
+    changed, because there may be a commit every second. The record contains all commits that the script reports.
     """
 
     def __init__(self) -> None:
@@ -86,7 +87,7 @@ class Telling:
         self._restores = Restores()
 
     def line(self, event: Event) -> str | None:
-        """Return the line for an event, or None."""
+        """Return the line for an event. Return None if the event does not become a line."""
         if event.kind == "commit":
             every = number(event.data, "every")
             if self._every and self._every / 2 <= every <= 2 * self._every:

@@ -1,4 +1,4 @@
-"""Maps processes to the names of log files in a job's record, and back."""
+"""Convert names of processes to names of log files in a job's record, and back."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from urllib.parse import quote, unquote
 
 
 def log_stem(process: str | None) -> str:
-    """Return a process's name as part of a file name: ``rank-3`` for ``rank 3``; :func:`process_of` reads it back.
+    """Return a process's name as part of a file name, such as ``rank-3`` for ``rank 3``. See also :func:`process_of`.
 
-    A space becomes a dash; every other byte that is not a letter, digit, dot or underscore becomes ``%XX``.
+    A space is replaced by a dash. Every other byte that is not a letter, digit, dot or underscore is replaced by
+    ``%XX``.
     """
     if process is None:
         return "toolkit"
@@ -21,7 +22,7 @@ def log_stem(process: str | None) -> str:
 
 
 def process_of(stem: str) -> str | None:
-    """Return the process whose file name has this stem; None for the toolkit itself."""
+    """Return the process whose file name has a stem. Return None for the toolkit itself."""
     if stem == "toolkit":
         return None
     if stem == "%":
@@ -30,5 +31,9 @@ def process_of(stem: str) -> str | None:
 
 
 def times_file(log_file: Path) -> Path:
-    """Return the times file of a log: 16-byte little-endian records (time in ns since the epoch, end offset)."""
+    """Return the times file of a log.
+
+    The file consists of 16-byte little-endian records. Each record has a time in nanoseconds since the epoch, and an
+    offset at the end of a piece of output.
+    """
     return log_file.with_suffix(".times")

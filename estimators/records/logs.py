@@ -1,8 +1,8 @@
-"""The logs of a job: written by the supervisor, read by any number of readers, and printed for users.
+"""Write, read and print the logs of a job. The supervisor writes the logs. Any number of readers may read the logs.
 
-The output of a process is stored unchanged in ``<process>.log``; ``<process>.times`` holds one 16-byte record per piece
-(time in nanoseconds since the epoch, end offset in the log). A piece ends with ``\\n``, ``\\r`` or ``\\r\\n``; only the
-last one of a process, and the parts of lines of many megabytes, have no terminator.
+The output of a process is stored unchanged in ``<process>.log``. ``<process>.times`` contains one 16-byte record per
+piece (time in nanoseconds since the epoch, end offset in the log). A piece ends with ``\\n``, ``\\r`` or ``\\r\\n``.
+The last piece of a process may have no terminator. A line of many megabytes is split into pieces without terminators.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from estimators.records.record import JobRecord
 
 _TIME = struct.Struct("<QQ")  # time_ns, end offset
 
-#: #: The writer flushes when it holds this many bytes.
+#: The writer flushes when it holds this many bytes.
 _WRITE_LIMIT = 1 << 20
-#: #: A poll reads at most about this many bytes of one process's log, to limit the memory of a reader.
+#: The approximate number of bytes of one process's log that a poll reads at most. This limits the memory that a reader
+#: uses.
 _READ_LIMIT = 8 << 20
 _READ_PIECES = 32768
 _READ_TIMES = _READ_PIECES * _TIME.size
@@ -41,10 +42,11 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 
 
 class LogWriter:
-    """The writer of a job's logs in its supervisor: appends pieces of output to the record.
+    """The writer of a job's logs in its supervisor. The writer appends pieces of output to the record.
 
-    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per turn of its loop. Times never
-    decrease, even when the clock is set back, so that a merge by time keeps the order of each process.
+    Pieces are held in memory until :meth:`flush`. The supervisor calls this method once per iteration of its loop.
+    Times never decrease, even if the clock is set back. Therefore the order of a process's pieces is kept when the logs
+    are merged by time.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
@@ -57,11 +59,11 @@ class LogWriter:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt that is being written, from 0."""
+        """Return the number of the attempt that is being written, counted from 0."""
         return self._attempt
 
     def start_attempt(self, attempt: int) -> None:
-        """Write the following pieces to the logs of another attempt."""
+        """Switch to another attempt, so that subsequent pieces are written to the logs of that attempt."""
         self.flush()
         self._attempt = attempt
         self._streams.clear()
@@ -70,8 +72,8 @@ class LogWriter:
         """Add a piece of output.
 
         Args:
-            piece: Output of one process, as :func:`container.contract.wire.decode_line` returns it.
-            time_ns: The time of the output, in nanoseconds since the epoch; default: now.
+            piece: A piece of one process's output, as :func:`container.contract.wire.decode_line` returns it.
+            time_ns: The time of the output, in nanoseconds since the epoch. None for the current time.
         """
         moment = max(time.time_ns() if time_ns is None else time_ns, self._last_time)
         self._last_time = moment
@@ -94,13 +96,13 @@ class LogWriter:
             self._pending = 0
 
     def flush(self) -> bool:
-        """Write the held pieces; those that cannot be written stay held for the next flush.
+        """Write the held pieces. Pieces that cannot be written are held until the next flush.
 
         Returns:
-            Whether any pieces were held, so that readers have news.
+            Whether any pieces were held. Readers then have new output to read.
 
         Raises:
-            RecordError: the disk is full, or the record is gone.
+            RecordError: the disk is full, or the record has been removed.
         """
         if not self._dirty:
             return False
@@ -112,12 +114,12 @@ class LogWriter:
         return True
 
     def close(self) -> None:
-        """Write the held pieces; no file is open otherwise."""
+        """Write the held pieces. No file has to be closed, because files are open only during a write."""
         self.flush()
 
 
 class _LogFile:
-    """One process's log and its times. No file is kept open, because a job may have hundreds of processes."""
+    """One process's log and times. No file is kept open, because a job may have hundreds of processes."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -127,14 +129,14 @@ class _LogFile:
         self.end = path.stat().st_size if path.exists() else 0
 
     def flush(self) -> None:
-        # # The bytes first: a time must refer to bytes that are in the file.
+        # The bytes first: a time must refer to bytes that are in the file.
         if self.data:
             _append(self.path, self.data)
         _append(times_file(self.path), self.times)
 
 
 def _append(path: Path, data: bytearray) -> None:
-    """Append ``data`` to a file; remove from the buffer what was written, also after an error."""
+    """Append ``data`` to a file. Remove the written bytes from ``data``, even if an error occurs."""
     descriptor = open_private(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     try:
         while data:
@@ -153,12 +155,13 @@ class LogLine(NamedTuple):
     """A piece of one process's output, unchanged, with its time.
 
     Attributes:
-        time_ns: When it arrived, in nanoseconds since the epoch.
-        host: The host that printed it.
-        process: ``rank 3``, ``ps`` …; None for the toolkit itself.
-        attempt: The number of the attempt, from 0.
-        data: The bytes with their terminator.
-        number: The rank of a process whose name does not contain it: a chief, or its worker.
+        time_ns: The time at which the piece arrived, in nanoseconds since the epoch.
+        host: The host that printed the piece.
+        process: The name of the process, such as ``rank 3`` or ``ps``. None for the toolkit itself.
+        attempt: The number of the attempt, counted from 0.
+        data: The bytes, including their terminator.
+        number: The rank of a process whose name does not contain the rank, such as a chief or one of its workers. None
+            for other processes.
     """
 
     time_ns: int
@@ -170,21 +173,21 @@ class LogLine(NamedTuple):
 
     @property
     def rank(self) -> int | None:
-        """Return the rank of the process; None if it is not a rank."""
+        """Return the rank of the process. Return None if the process is not a rank."""
         return rank_of(self.process) if self.number is None else self.number
 
     @property
     def text(self) -> str:
-        """Return the text without its terminator; bytes that are not UTF-8 are replaced."""
+        """Return the text without its terminator. Bytes that are not UTF-8 are replaced."""
         return self.data.rstrip(b"\r\n").decode("utf-8", "replace")
 
 
 class LogReader:
     """Reads a job's logs while they grow, merged over processes by time.
 
-    Readers keep no file open and share no state, so any number may read at once. Pieces of one process are in the order
-    of its output. Pieces of several processes are in the order of their arrival, as far as that was on record when they
-    were read.
+    Readers keep no file open and share no state, so that any number of readers may read at once. Pieces of one process
+    are in the order of the process's output. Pieces of several processes are in the order of their arrival. The order
+    of several processes includes only pieces that were on record at the time of the read.
     """
 
     def __init__(
@@ -200,10 +203,10 @@ class LogReader:
 
         Args:
             record: The job's record.
-            rank: Only this rank.
-            host: Only this host.
-            process: Only this process, for example ``ps``.
-            attempt: Only this attempt.
+            rank: The only rank to read. None for all processes.
+            host: The only host to read. None for all hosts.
+            process: The name of the only process to read, for example ``ps``. None for all processes.
+            attempt: The number of the only attempt to read. None for all attempts.
         """
         self._record = record
         self._host = host
@@ -217,10 +220,11 @@ class LogReader:
         return ranks.of_record(self._record)
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
-        """Return new output, in limited portions: call the method again until it returns nothing.
+        """Return new output, in portions of limited size. Call the method again until it returns no output.
 
         Args:
-            final: Set if the job is over: also return bytes that a killed supervisor wrote without their time.
+            final: Whether the job is over. If True, also return the bytes that a killed supervisor wrote without their
+                time.
         """
         spans = self.locate(final=final)
         places = {
@@ -234,24 +238,27 @@ class LogReader:
         return lines
 
     def drain(self, *, final: bool = False) -> Iterator[list[LogLine]]:
-        """Yield all unread output that is on record now, in portions."""
+        """Yield all unread output that is currently on record, in portions."""
         while lines := self.poll(final=final):
             yield lines
 
     def skip(self, kept: int) -> int:
-        """Skip the beginning of each process's log, except its last pieces, and return how many pieces were skipped.
+        """Skip the beginning of each process's log.
 
         Args:
-            kept: How many pieces of each process are left to read.
+            kept: The number of pieces of each process that are not skipped.
+
+        Returns:
+            The number of pieces that were skipped.
         """
         self._discover()
         return sum(log.skip(kept) for log in self._logs.values())
 
     def locate(self, *, final: bool = False) -> list[Span]:
-        """Return the positions of the pieces that :meth:`poll` would return, instead of their contents."""
+        """Return the positions of the pieces that :meth:`poll` would return, without reading the pieces."""
         self._discover()
         portions = [(log, *log.look()) for log in self._logs.values()]
-        # # Later lines of other processes must not overtake a portion that was cut short.
+        # Later lines of other processes must not overtake a portion that was cut short.
         horizon = min((times[-1][0] for _, times, more in portions if more), default=None)
         spans: list[Span] = []
         for log, times, _ in portions:
@@ -262,13 +269,13 @@ class LogReader:
         return spans
 
     def open(self, host: str, name: str, offset: int = 0) -> ProcessLog:
-        """Return a log, to be read from an offset on.
+        """Return a log. The log is read from an offset on.
 
         Args:
             host: The host of the log.
             name: The :attr:`ProcessLog.name` of the log.
-            offset: The offset to continue from. If a piece lies across the offset, its rest is read once the piece is
-                complete.
+            offset: The offset to continue from. If the offset is inside of a piece, the rest of the piece is read when
+                the piece is complete.
         """
         log = ProcessLog(self._record.host_dir(host) / "logs", host, name)
         if offset:
@@ -297,7 +304,11 @@ class LogReader:
 
 
 def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
-    """Read each log from its first span to its last one, and return the start offset and the bytes of each log."""
+    """Read each log from its first span to its last span.
+
+    Returns:
+        The start offset and the bytes of each log.
+    """
     ends = {log: end for _, log, _, end in spans}
     starts = {log: start for _, log, start, _ in reversed(spans)}
     return {log: (start, read_part(log.path, start, ends[log] - start)) for log, start in starts.items()}
@@ -308,14 +319,14 @@ def _by_time(item: tuple[int, object, object, object]) -> int:
 
 
 class ProcessLog:
-    """One process's log, and the position up to which it has been read.
+    """One process's log, and the position up to which the log has been read.
 
     Attributes:
-        path: The file.
-        name: ``attempt-0/rank-3``: its path below the host's logs, without the ending.
-        host: The host.
-        process: The process; None for the toolkit.
-        attempt: The number of the attempt, from 0.
+        path: The path of the log file.
+        name: The path of the log below the host's folder of logs, without the suffix, such as ``attempt-0/rank-3``.
+        host: The host of the process.
+        process: The name of the process. None for the toolkit.
+        attempt: The number of the attempt, counted from 0.
     """
 
     def __init__(self, logs: Path, host: str, name: str) -> None:
@@ -331,13 +342,13 @@ class ProcessLog:
         self._time_ns = 0
 
     def seek(self, offset: int) -> None:
-        """Continue reading at an offset."""
+        """Continue reading at an offset of the log."""
         ends = [end for _, end in _TIME.iter_unpack(_whole(read_part(self._times, 0)))]
         self._pieces = bisect.bisect_right(ends, offset)
         self._offset = offset
 
     def skip(self, kept: int) -> int:
-        """Skip all pieces on record except the last ``kept``, and return how many were skipped."""
+        """Skip all pieces on record except the last ``kept`` pieces. Return the number of skipped pieces."""
         passed = size_of(self._times) // _TIME.size - kept - self._pieces
         if passed <= 0:
             return 0
@@ -347,7 +358,7 @@ class ProcessLog:
         return passed
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
-        """Return time and end of the next pieces, and whether more pieces follow."""
+        """Return the time and the end offset of each of the next pieces, and whether more pieces follow."""
         start = self._pieces * _TIME.size
         if size_of(self._times) - start < _TIME.size:
             return [], False
@@ -361,7 +372,12 @@ class ProcessLog:
         return times, more
 
     def take(self, times: list[tuple[int, int]], horizon: int | None) -> list[Span]:
-        """Mark pieces from :meth:`look` as read, up to a time, and return their spans."""
+        """Mark pieces from :meth:`look` as read, and return their spans.
+
+        Args:
+            times: The time and the end offset of each piece.
+            horizon: The latest time of a piece to mark. None for no limit.
+        """
         start = self._offset
         spans: list[Span] = []
         for time_ns, end in times:
@@ -376,7 +392,7 @@ class ProcessLog:
         return spans
 
     def take_rest(self) -> list[Span]:
-        """Return the spans of bytes behind the last recorded time, and mark them as read."""
+        """Return the spans of the bytes after the last recorded time, and mark these bytes as read."""
         buffer = bytearray(read_part(self.path, self._offset, _READ_LIMIT))
         if not buffer:
             return []
@@ -389,13 +405,13 @@ class ProcessLog:
         return spans
 
 
-#: #: The position of a piece of output: its time in nanoseconds since the epoch, its log, and the offsets of its first
-#: byte and behind its last.
+#: The position of a piece of output: its time in nanoseconds since the epoch, its log, the offset of its first byte,
+#: and the offset after its last byte.
 Span = tuple[int, ProcessLog, int, int]
 
 
 def size_of(path: Path) -> int:
-    """Return a file's size; 0 if it does not exist."""
+    """Return the size of a file in bytes. Return 0 if the file does not exist."""
     try:
         return os.stat(path).st_size
     except FileNotFoundError:
@@ -403,7 +419,7 @@ def size_of(path: Path) -> int:
 
 
 def read_part(path: Path, offset: int, size: int = 1 << 62) -> bytes:
-    """Read a part of a file; empty if it does not exist."""
+    """Read a part of a file. Return no bytes if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

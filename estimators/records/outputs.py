@@ -1,4 +1,4 @@
-"""Finds the model, outputs and checkpoints of a job by its record."""
+"""Find the model, outputs and checkpoints of a job by its record."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from estimators.records.record import JobRecord
 
 
 def model_data(record: JobRecord) -> str | None:
-    """Return the location of the model (``model.tar.gz``), or None without one."""
+    """Return the location of the model (``model.tar.gz``). Return None if the job has no model."""
     artifacts = record.read_status().get("ModelArtifacts") or {}
     if artifacts.get("S3ModelArtifacts"):
         return str(artifacts["S3ModelArtifacts"])
@@ -18,7 +18,7 @@ def model_data(record: JobRecord) -> str | None:
 
 
 def output_data(record: JobRecord) -> str | None:
-    """Return the location of the other outputs (``output.tar.gz``), or None without them."""
+    """Return the location of the other outputs (``output.tar.gz``). Return None if the job has no other outputs."""
     model = model_data(record)
     if model is not None and "://" in model and not model.startswith("file://"):
         return f"{model.rpartition('/')[0]}/output.tar.gz"
@@ -34,13 +34,15 @@ def output_data(record: JobRecord) -> str | None:
 
 
 def checkpoints(record: JobRecord) -> str:
-    """Return the location of the checkpoints: the job's ``checkpoint_s3_uri``, or a folder of its record."""
+    """Return the location of the checkpoints. The location is the job's ``checkpoint_s3_uri``, or a folder of the job's
+    record.
+    """
     uri = (record.read_request().get("CheckpointConfig") or {}).get("S3Uri")
     return str(uri) if uri else str(record.checkpoints_dir)
 
 
 def has_checkpoints(record: JobRecord) -> bool:
-    """Return whether the job may have checkpoints; always true for a location on S3, which is not checked."""
+    """Return whether the job may have checkpoints. A location on S3 is not checked, so that the result is then True."""
     place = checkpoints(record)
     if "://" in place:
         return True

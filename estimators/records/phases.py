@@ -1,4 +1,4 @@
-"""Computes how long each phase of a job took, from its events alone."""
+"""Compute how long each phase of a job took, from the job's events alone."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from collections.abc import Iterable
 
 from container.contract.wire import Event
 
-#: #: The phases in order; :func:`phases` defines them.
+#: The phases in order. They are defined by :func:`phases`.
 PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown")
 
 
 def phases(events: Iterable[Event]) -> dict[str, float | None]:
-    """Return the seconds per phase of the last attempt; None for a phase that the events do not show.
+    """Return the duration of each phase of the last attempt, in seconds. None for a phase that the events do not show.
 
     =============  =====================================================================================
     launch         from the job's creation (a later attempt: its first event) until its ranks were started
     import         until the last rank had ``imported`` its modules
     rendezvous     until the last rank had joined the others (``rendezvous``)
     first_step     until the last rank had made its ``first_step``
-    training       until the ``training_ended``, or the script
+    training       until the ``training_ended``, or until the script ended
     teardown       until the job's end
     =============  =====================================================================================
 
-    A phase begins where the last known one ended, so that the phases add up: ``training`` is the whole run of a script
-    that reports nothing.
+    A phase begins at the end of the last known phase, so that the sum of the phases is the whole duration. If a script
+    reports nothing, ``training`` is the whole run of the script.
 
     Args:
-        events: The job's events; only the kinds ``phase`` (data ``{"name": …}``), ``process_started`` and
-            ``process_ended`` count.
+        events: The job's events. Only the kinds ``phase`` (data ``{"name": …}``), ``process_started`` and
+            ``process_ended`` are used.
     """
     marks = _Marks(events)
     begun = marks.begun
@@ -47,7 +47,7 @@ def phases(events: Iterable[Event]) -> dict[str, float | None]:
 
 
 class _Marks:
-    """The times of the marks of the last attempt, in nanoseconds since the epoch."""
+    """The times at which the phases of the last attempt ended, in nanoseconds since the epoch."""
 
     def __init__(self, events: Iterable[Event]) -> None:
         kept = [event for event in events if event.kind in ("phase", "process_started", "process_ended")]
@@ -61,7 +61,7 @@ class _Marks:
             if event.kind == "phase":
                 name = str(event.data.get("name"))
                 self._last[name] = max(event.time_ns, self._last.get(name, 0))
-        # # The supervisor may not know the number of the attempt when it writes the end.
+        # The supervisor may not know the number of the attempt when it writes the end.
         ends = [event.time_ns for event in kept if event.kind == "phase" and event.data.get("name") == "job_ended"]
         if ends:
             self._last["job_ended"] = max(ends)
@@ -75,7 +75,10 @@ class _Marks:
 
 
 def _seconds(start: int | None, end: int | None) -> float | None:
-    """Return the seconds between two marks, at least 0 because hosts' clocks may differ a little; None if unknown."""
+    """Return the seconds between two times. Return None if a time is unknown.
+
+    The result is at least 0, because the clocks of hosts may differ slightly.
+    """
     if start is None or end is None:
         return None
     return max(0, end - start) / 1e9

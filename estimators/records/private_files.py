@@ -1,4 +1,4 @@
-"""Private files of the user, and errors with a remedy when one cannot be written."""
+"""Write private files of the user, and raise errors with a remedy if a file cannot be written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from typing import Any
 from container.system import files
 from estimators.job.errors import RecordError
 
-#: #: Names the folder of the job records. Default ``~/.fleetfit``.
+#: The environment variable that names the folder of the job records. The default folder is ``~/.fleetfit``.
 HOME_VARIABLE = "FLEETFIT_HOME"
 
-#: #: Reserved space in bytes, freed when the disk is full so that the last status can still be written.
+#: The size of the reserved space in bytes. It is freed when the disk is full, so that the last status can still be
+#: written.
 _RESERVE_BYTES = 256 << 10
 
 
 def open_private(path: Path, flags: int) -> int:
-    """Open or create a file that only the user may read and that children do not inherit."""
+    """Open or create a file that only the user may read. Child processes do not inherit the descriptor."""
     return os.open(path, flags | os.O_CLOEXEC, 0o600)
 
 
@@ -29,7 +30,7 @@ def open_private(path: Path, flags: int) -> int:
 def explained(path: Path, verb: str) -> Iterator[None]:
     """Convert an OSError, such as a full disk, to a :class:`RecordError` that names the file and a remedy.
 
-    FileNotFoundError passes through, because its meaning depends on the caller.
+    A FileNotFoundError is not converted, because its meaning depends on the caller.
     """
     try:
         yield
@@ -51,7 +52,7 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def reserve(path: Path) -> None:
-    """Reserve disk space for :func:`give_back`; do nothing on a file system that cannot reserve space.
+    """Reserve disk space for :func:`give_back`. Do nothing on a file system that cannot reserve space.
 
     Raises:
         OSError: the disk is full.
@@ -62,13 +63,13 @@ def reserve(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # # This file system cannot reserve space; the record works without.
+        # This file system cannot reserve space; the record works without.
     finally:
         os.close(descriptor)
 
 
 def give_back(reserved: Path) -> bool:
-    """Free half of the reserved space; not all at once, because other programs may take it first.
+    """Free half of the reserved space. The other half is kept, because another program may use the freed space first.
 
     Returns:
         Whether any reserved space was left.
@@ -85,7 +86,7 @@ def give_back(reserved: Path) -> bool:
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Return whether an error, or one of its causes, means that the disk is full."""
+    """Return whether an error or one of its causes means that the disk is full."""
     while error is not None:
         if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             return True
@@ -94,11 +95,11 @@ def is_full(error: BaseException | None) -> bool:
 
 
 def replace_json(path: Path, value: Any, reserved: Path) -> None:
-    """Replace a JSON file atomically; use the reserved space if the disk is full.
+    """Replace a JSON file atomically. Use the reserved space if the disk is full.
 
     Args:
-        path: The file.
-        value: The new contents.
+        path: The path of the file.
+        value: The new content of the file.
         reserved: The file that :func:`reserve` has created.
 
     Raises:
@@ -116,7 +117,7 @@ def replace_json(path: Path, value: Any, reserved: Path) -> None:
 
 
 def tail(path: Path, size: int = 4000) -> str:
-    """Return the last bytes of a file as text; an empty text if it cannot be read."""
+    """Return the last ``size`` bytes of a file as text. Return an empty text if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)

@@ -1,7 +1,7 @@
-"""Queues on disk: ``$FLEETFIT_HOME/queues/<queue>/<job>.json``, an entry for each job that waits or runs.
+"""Manage the queues on disk. ``$FLEETFIT_HOME/queues/<queue>/<job>.json`` is the entry of a job that waits or runs.
 
-Only a job's supervisor writes its entry. An entry counts while the lock of the job's record is held, so a killed
-supervisor does not block the queue. Supervisors determine under the queue's lock whose turn it is.
+Only a job's supervisor writes the job's entry. An entry is valid only while the lock of the job's record is held, so
+that a killed supervisor does not block the queue. Supervisors acquire the queue's lock to determine which job is next.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
 def machine() -> Resources:
-    """Return the resources of this machine, or the part that may be used."""
+    """Return the resources of this machine that this process may use."""
     from container.system.machine import facts
 
     known = facts()
@@ -34,7 +34,7 @@ def queue_names(home: str | Path | None = None) -> list[str]:
 
 
 class Queue:
-    """One queue of a home.
+    """One queue below ``$FLEETFIT_HOME``.
 
     Args:
         name: The queue's name.
@@ -57,12 +57,12 @@ class Queue:
             files.write_json(self._file(entry.job), dataclasses.asdict(entry))
 
     def leave(self, job: str) -> None:
-        """Remove a job's entry from the queue, if it has one."""
+        """Remove a job's entry from the queue. Do nothing if the queue has no entry of the job."""
         with contextlib.suppress(OSError):
             self._file(job).unlink(missing_ok=True)
 
     def take_turn(self, entry: Entry, has: Resources) -> bool:
-        """Return whether it is a job's turn; if so, mark its entry as running.
+        """Return whether a job may start now. If so, mark the job's entry as running.
 
         Args:
             entry: The entry of the waiting job.
@@ -85,7 +85,7 @@ class Queue:
                 os.close(lock)
 
     def entries(self) -> list[Entry]:
-        """Return the entries of all jobs that wait or run."""
+        """Return the entries of all jobs that wait or run in the queue."""
         found = []
         for job in self._jobs_named():
             if locks.is_held(self._jobs / job / "lock"):

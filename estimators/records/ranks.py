@@ -1,4 +1,6 @@
-"""Maps the processes of a job to ranks: most names contain the rank (``rank 3``); a chief's and its workers' do not."""
+"""Convert the processes of a job to ranks. Most names contain the rank (``rank 3``). The names ``chief`` and ``worker``
+do not.
+"""
 
 from __future__ import annotations
 
@@ -11,12 +13,13 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 
-#: #: Returns the rank of a process, given its host and name (None: the host's toolkit); None if it is not a rank.
+#: A function that returns the rank of a process. Its arguments are the process's host and the process's name (None for
+#: the host's toolkit). It returns None if the process is not a rank.
 Numbering = Callable[[str, "str | None"], "int | None"]
 
 
 def numbering(spec: TrainingJobSpec) -> Numbering:
-    """Return the numbering of a job's ranks, as :mod:`container.launchers` plans them.
+    """Return a function that numbers a job's ranks in the same way as :mod:`container.launchers`.
 
     Args:
         spec: The job.
@@ -25,7 +28,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
     if not isinstance(strategy, ParameterServer):
         return by_name
     places = {host: place for place, host in enumerate(spec.hosts)}
-    # # The chief shares the first host with a worker; the master replaces a worker.
+    # The chief shares the first host with a worker; the master replaces a worker.
     first = 1 if strategy.coordinated else 0
     workers_run_the_script = strategy.script_on == "all"
 
@@ -40,7 +43,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
 
 
 def of_record(record: JobRecord) -> Numbering:
-    """Return the numbering from a job's record; if it cannot be read, the numbering by name alone."""
+    """Return the numbering from a job's record. If the record cannot be read, return the numbering by name."""
     try:
         return numbering(TrainingJobSpec.from_request(record.read_request()))
     except (FleetfitError, OSError, ValueError, KeyError, TypeError):
@@ -48,9 +51,9 @@ def of_record(record: JobRecord) -> Numbering:
 
 
 def known(record: JobRecord) -> frozenset[int]:
-    """Return the ranks that a job has had, or has from its start; empty if its record has no information.
+    """Return the ranks that a job has, or has had. Return an empty set if the job's record has no information.
 
-    An elastic job may have had more ranks than it was started with; those that have printed something count.
+    An elastic job may have had more ranks than at its start. Such ranks are included if they have printed output.
     """
     number = of_record(record)
     found = {number(host, process) for host in record.hosts for process in record.processes(host)}
@@ -64,7 +67,7 @@ def known(record: JobRecord) -> frozenset[int]:
 
 
 def span_text(ranks: Iterable[int]) -> str:
-    """Return a text about ranks: ``its only rank is 0``, ``its ranks are 0 to 3``."""
+    """Return a text about ranks, such as ``its only rank is 0`` or ``its ranks are 0 to 3``."""
     ordered = sorted(ranks)
     if len(ordered) == 1:
         return f"its only rank is {ordered[0]}"
@@ -74,5 +77,7 @@ def span_text(ranks: Iterable[int]) -> str:
 
 
 def by_name(host: str, process: str | None) -> int | None:
-    """Return the rank that a process's name contains: 3 for ``rank 3``; None without one."""
+    """Return the rank that a process's name contains, such as 3 for ``rank 3``. Return None if the name contains no
+    rank.
+    """
     return rank_of(process)

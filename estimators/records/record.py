@@ -1,12 +1,13 @@
-"""A job's record: all information about a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
+"""Access a job's record: all information about a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
 
-Guarantees:
+The module guarantees:
 
-* A name is claimed by one creator only, and a record becomes visible only with its lock held.
-* The lock is held from the creation until the supervisor ends, without a gap: the creator passes the open file
-  description that holds the lock to the supervisor. A record whose lock is free and whose status is not terminal reads
-  as Failed, "supervisor lost".
-* Once the supervisor runs, only the supervisor writes; readers in any process see whole files.
+* Only one creator can claim a name. A record becomes visible only when its lock is held.
+* The lock is held without a gap from the creation until the supervisor ends, because the creator passes the open file
+  description that holds the lock to the supervisor.
+* If a record's lock is free and its status is not terminal, the status is read as Failed with the reason "supervisor
+  lost".
+* Once the supervisor runs, only the supervisor writes. Readers in any process see complete files.
 * Only the user can access the files (folders 0700, files 0600).
 """
 
@@ -33,7 +34,8 @@ from estimators.records import status as statuses
 from estimators.records.log_files import log_stem, process_of
 from estimators.records.private_files import HOME_VARIABLE, explained, open_private, replace_json, reserve, tail
 
-#: #: A file in a record: the hosts that a function of the caller has named, one per line, for the supervisor to read.
+#: The name of a file in a record. It contains the hosts that a function of the caller has named, one per line, for the
+#: supervisor to read.
 DISCOVERED = "discovered"
 #: SageMaker's pattern for TrainingJobName.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -53,11 +55,11 @@ class _PathOf:
 class JobRecord:
     """The record of one job.
 
-    Use :meth:`create`, :meth:`open` or, in the supervisor, :meth:`adopt` to get an instance.
+    Use :meth:`create` or :meth:`open` to get an instance. The supervisor uses :meth:`adopt`.
 
     Attributes:
         path: The record's folder.
-        lock_fd: The descriptor that holds the lock, in its creator and in the supervisor; None in readers.
+        lock_fd: The descriptor that holds the lock, in the record's creator and in the supervisor. None in readers.
     """
 
     def __init__(self, path: Path, *, lock_fd: int | None = None) -> None:
@@ -69,11 +71,11 @@ class JobRecord:
     def __repr__(self) -> str:
         return f"JobRecord({str(self.path)!r})"
 
-    # # --- creating and opening ---
+    # --- creating and opening ---
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Claim a name and acquire the record's lock; arguments and errors are those of :meth:`stage`."""
+        """Create a record under a name and acquire the record's lock. See :meth:`stage` for the arguments and errors."""
         record = cls.stage(name, home)
         try:
             record.publish(name)
@@ -84,17 +86,18 @@ class JobRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Create an invisible record, to be filled and then made visible by :meth:`publish`.
+        """Create a record that other processes do not see. Fill the record, then call :meth:`publish`.
 
-        If the process is killed before, the name stays free, and ``fleetfit clean`` removes the folder.
+        If the process is killed before :meth:`publish`, the name can still be used, and ``fleetfit clean`` removes the
+        folder.
 
         Args:
             name: The job's name.
             home: The folder to use instead of ``$FLEETFIT_HOME``.
 
         Raises:
-            ConfigurationError: SageMaker would reject the name.
-            JobExistsError: the name is taken.
+            ConfigurationError: SageMaker would not accept the name.
+            JobExistsError: the name is already used.
             RecordError: the folder cannot be written.
         """
         if not _NAME.fullmatch(name):
@@ -129,10 +132,12 @@ class JobRecord:
         return cls(aside, lock_fd=lock_fd)
 
     def publish(self, name: str) -> None:
-        """Move a staged record, whose lock is held, to its final place, atomically: only one creator succeeds.
+        """Move a staged record to its final path. The record's lock must be held.
+
+        The move is atomic, so that only one of several creators succeeds.
 
         Raises:
-            JobExistsError: the name is taken; the record is still staged.
+            JobExistsError: the name is already used. The record is still staged.
             RecordError: the folder cannot be written.
         """
         path = self.path.with_name(name)
@@ -150,7 +155,7 @@ class JobRecord:
         """Open the record of a job.
 
         Raises:
-            JobNotFoundError: the name has no record; the message suggests the nearest name.
+            JobNotFoundError: the name has no record. The message suggests the most similar name.
         """
         if not isinstance(name, str):
             raise ConfigurationError(f"the name of a training job must be a string; got {shown(name)}.")
@@ -163,7 +168,10 @@ class JobRecord:
 
     @classmethod
     def adopt(cls, path: str | Path, lock_fd: int) -> JobRecord:
-        """Open a record as its supervisor, with a lock that was passed on; children do not inherit the lock."""
+        """Open a record in its supervisor, with the descriptor of a lock that the creator has acquired.
+
+        Child processes do not inherit the lock.
+        """
         os.set_inheritable(lock_fd, False)
         return cls(Path(path), lock_fd=lock_fd)
 
@@ -180,13 +188,13 @@ class JobRecord:
     # --- the lock ---
 
     def lock(self) -> bool:
-        """Acquire the lock of a record that has no supervisor, or none any more.
+        """Acquire the lock of a record that has no supervisor.
 
         Returns:
             Whether the lock was acquired.
 
         Raises:
-            RecordError: the record is gone, or cannot be written.
+            RecordError: the record has been removed or cannot be written.
         """
         with explained(self.lock_file, "open"):
             descriptor = open_private(self.lock_file, os.O_RDWR | os.O_CREAT)
@@ -197,14 +205,16 @@ class JobRecord:
         return True
 
     def release(self) -> None:
-        """Close this process's descriptors; the lock is released when its last copy is closed."""
+        """Close this process's descriptors. The lock is released when all copies of its descriptor are closed."""
         for descriptor in (self.lock_fd, self._events_fd):
             if descriptor is not None:
                 os.close(descriptor)
         self.lock_fd = self._events_fd = None
 
     def is_supervised(self) -> bool:
-        """Return whether a process holds the lock: a supervisor, or a creator that is about to start one."""
+        """Return whether a process holds the lock. The process is a supervisor, or a creator that is about to start the
+        supervisor.
+        """
         if self.lock_fd is not None:
             return True
         return locks.is_held(self.lock_file)
@@ -256,14 +266,14 @@ class JobRecord:
         """Return one host's folder.
 
         Raises:
-            ValueError: the name is not valid for a host (it could lead out of the record).
+            ValueError: the name is not valid for a host. Such a name could refer to a folder outside of the record.
         """
         if not _HOST.fullmatch(host):
             raise ValueError(f"{host!r} is not a host's name.")
         return self.hosts_dir / host
 
     def tree(self, host: str) -> MLTree:
-        """Return one host's ``/opt/ml`` tree."""
+        """Return the ``/opt/ml`` tree of one host."""
         return MLTree(self.host_dir(host) / "ml")
 
     def log_dir(self, host: str, attempt: int = 0) -> Path:
@@ -271,14 +281,21 @@ class JobRecord:
         return self.host_dir(host) / "logs" / f"attempt-{attempt}"
 
     def processes(self, host: str) -> set[str | None]:
-        """Return the processes of a host that have printed something, in any attempt; None is the toolkit itself."""
+        """Return the names of the processes of a host that have printed output in any attempt. The name None means the
+        toolkit itself.
+        """
         found = self.host_dir(host).glob("logs/attempt-*/*.times")
         return {process_of(path.name.removesuffix(".times")) for path in found}
 
     def log_file(self, host: str, process: str | None, attempt: int = 0) -> Path:
-        """Return the log file of one process (None: the toolkit itself): ``rank-3.log``, ``toolkit.log``, ``ps.log``.
+        """Return the path of one process's log, such as ``rank-3.log``, ``toolkit.log`` or ``ps.log``.
 
-        The file :func:`times_file` next to it has the time of each piece.
+        The file :func:`times_file` next to the log contains the time of each piece.
+
+        Args:
+            host: The host of the process.
+            process: The name of the process. None for the toolkit itself.
+            attempt: The number of the attempt, counted from 0.
         """
         return self.log_dir(host, attempt) / f"{log_stem(process)}.log"
 
@@ -289,30 +306,34 @@ class JobRecord:
         self.write_json(self.request_file, request)
 
     def read_request(self) -> dict[str, Any]:
-        """Read the CreateTrainingJob request; empty for a record that was abandoned before it had one."""
+        """Read the CreateTrainingJob request. Return an empty dict if the record was abandoned before it had a request."""
         return self.read_json(self.request_file) or {}
 
     def write_options(self, options: dict[str, Any]) -> None:
-        """Write the RunOptions' JSON form."""
+        """Write the RunOptions in their JSON form."""
         self.write_json(self.options_file, options)
 
     def read_options(self) -> dict[str, Any]:
-        """Read the RunOptions' JSON form; empty for a record that was abandoned before it had one."""
+        """Read the RunOptions in their JSON form. Return an empty dict if the record was abandoned before it had
+        options.
+        """
         return self.read_json(self.options_file) or {}
 
     def write_status(self, status: dict[str, Any]) -> None:
-        """Replace the status; readers see either the old one or the new one, complete.
+        """Replace the status atomically. Readers see either the old status or the new status.
 
         Raises:
-            RecordError: the status cannot be written, not even with the reserved space.
+            RecordError: the status cannot be written, even with the reserved space.
         """
         self.write_json(self.status_file, status)
 
     def stored_status(self) -> dict[str, Any] | None:
-        """Read the last written status, or None; for users, call :meth:`read_status` instead.
+        """Read the status that was last written. Return None if no status was written.
+
+        Use :meth:`read_status` to get a status that is shown to users.
 
         Raises:
-            RecordError: a newer fleetfit wrote it in a form that this one cannot read.
+            RecordError: a newer fleetfit wrote the status in a form that this fleetfit cannot read.
         """
         stored: dict[str, Any] | None = self.read_json(self.status_file)
         version = (stored or {}).get(statuses.OWN, {}).get("record_version", statuses.RECORD_VERSION)
@@ -325,7 +346,9 @@ class JobRecord:
         return stored
 
     def read_status(self) -> dict[str, Any]:
-        """Read the status, in DescribeTrainingJob's shape; a job whose supervisor was lost reads as Failed.
+        """Read the status, in the form of DescribeTrainingJob's response.
+
+        If the job's supervisor was lost, the status is Failed.
 
         Raises:
             JobNotFoundError: the record has been removed.
@@ -358,11 +381,11 @@ class JobRecord:
     # --- events ---
 
     def append_event(self, event: Event) -> None:
-        """Append one event; see :meth:`append_events`."""
+        """Append one event. See :meth:`append_events`."""
         self.append_events((event,))
 
     def append_events(self, events: Iterable[Event]) -> None:
-        """Append events, one line each, in one write.
+        """Append events in one write. Each event becomes one line.
 
         Raises:
             RecordError: the events cannot be written.
@@ -382,10 +405,10 @@ class JobRecord:
             self._torn = False
 
     def events(self, *kinds: str) -> Iterator[Event]:
-        """Yield the recorded events in the order of their arrival, without incomplete lines.
+        """Yield the recorded events in the order of their arrival. Incomplete lines are omitted.
 
         Args:
-            kinds: Only events of these kinds; default: all.
+            kinds: The kinds of events to yield. All kinds if none is given.
         """
         marks = [json.dumps(kind).encode() for kind in kinds] or [b""]
         try:
@@ -406,7 +429,7 @@ class JobRecord:
     # --- JSON files ---
 
     def write_json(self, path: Path, value: Any) -> None:
-        """Replace a JSON file of the record atomically; use the reserved space if the disk is full.
+        """Replace a JSON file of the record atomically. Use the reserved space if the disk is full.
 
         Raises:
             RecordError: the file cannot be written.
@@ -414,10 +437,10 @@ class JobRecord:
         replace_json(path, value, self.path / ".reserve")
 
     def read_json(self, path: Path) -> Any:
-        """Read a JSON file of the record; None if the file does not exist.
+        """Read a JSON file of the record. Return None if the file does not exist.
 
         Raises:
-            RecordError: the file cannot be read, or is damaged.
+            RecordError: the file cannot be read or is damaged.
         """
         try:
             with explained(path, "read"):
@@ -439,19 +462,19 @@ def jobs_folder(home: str | Path | None = None) -> Path:
     """Return the folder of all records, ``<home>/jobs``.
 
     Args:
-        home: Default: ``$FLEETFIT_HOME``, or ``~/.fleetfit``.
+        home: The parent folder. None for ``$FLEETFIT_HOME``, or ``~/.fleetfit`` if the variable is not set.
     """
     chosen = home if home is not None else os.environ.get(HOME_VARIABLE) or "~/.fleetfit"
     return Path(os.path.abspath(os.path.expanduser(chosen))) / "jobs"
 
 
 def is_job_name(name: str) -> bool:
-    """Return whether SageMaker would accept a job name; only such a name is ever used as a path."""
+    """Return whether SageMaker would accept a job name. Other names are never used as a path."""
     return _NAME.fullmatch(name) is not None
 
 
 def job_names(home: str | Path | None = None) -> list[str]:
-    """Return the names of all jobs on record, sorted."""
+    """Return the names of all jobs that have a record, sorted."""
     return sorted(name for name in _subfolders(jobs_folder(home)) if _NAME.fullmatch(name))
 
 

@@ -1,11 +1,12 @@
-"""Replicates a record that is written on another machine.
+"""Replicate a record that is written on another machine.
 
-The machine of a job's supervisor has the record. There, :class:`Changes` reads new data of the record as messages
-(:mod:`container.contract.messages`). :class:`Replica` writes them into the local copy, byte for byte, so that every
-reader of records can read copies too. The status comes last, so it is never ahead of the rest.
+The record is on the machine of the job's supervisor. On that machine, :class:`Changes` reads new data of the record as
+messages (:mod:`container.contract.messages`). On this machine, :class:`Replica` writes the data into the local copy.
+The copy has the same bytes as the record, so that every reader of records can read copies too. The status is the last
+message, so that it never describes data that the copy does not have.
 
-Logs and events only grow, and are continued from the length of the copy. Small files are replaced. The job's models,
-outputs and checkpoints come when the job is over.
+Logs and events only grow. New data of logs and events is appended at the end of the copy. Small files are replaced. The
+job's models, outputs and checkpoints are copied when the job is over.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from estimators.records.logs import read_part, size_of
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
-#: #: The most bytes of data in a message; the encoding adds a third.
+#: The largest number of bytes of data in a message. The encoding makes the message a third longer.
 _PIECE = 256 << 10
-#: #: The files that only grow, the files that are replaced, and the folders that are copied when the job is over.
+#: The files that only grow, the files that are replaced, and the folders that are copied when the job is over.
 _GROWING = re.compile(r"events\.jsonl|supervisor\.log|hosts/[A-Za-z0-9][\w.-]*/logs/attempt-\d+/[\w.%-]+\.(log|times)")
 _REPLACED = ("provenance.json",)
 _MADE = ("output", "checkpoints")
@@ -36,11 +37,11 @@ _PART = ".part"
 
 
 class Changes:
-    """The changes of a record since its copy was up to date.
+    """The changes of a record since the last update of its copy.
 
     Args:
         record: The record.
-        have: The state of the copy, from :attr:`Replica.have`.
+        have: The sizes of the files in the copy, from :attr:`Replica.have`.
     """
 
     def __init__(self, record: JobRecord, have: Mapping[str, Any]) -> None:
@@ -49,11 +50,11 @@ class Changes:
         self._made = {str(path): tuple(seen) for path, seen in dict(have.get("made") or {}).items()}
         self._replaced: dict[str, tuple[int, int]] = {}
         self._status: Any = None
-        #: #: Whether the job is over and its record has been read completely.
+        #: Whether the job is over and its record has been read completely.
         self.complete = False
 
     def read(self) -> Iterator[Message]:
-        """Yield the changes as messages, the status last."""
+        """Yield the changes as messages. The status is the last message."""
         supervised = self._record.is_supervised()
         status = self._record.read_status()
         over = statuses.is_terminal(status)
@@ -75,7 +76,7 @@ class Changes:
         for host in self._record.hosts:
             for times in sorted(self._record.host_dir(host).glob("logs/attempt-*/*.times")):
                 path = times.relative_to(root).as_posix()
-                # # A time must refer to bytes that are already in the log, in the copy as well.
+                # A time must refer to bytes that are already in the log, in the copy as well.
                 end = size_of(times)
                 yield from self._growing(times.with_suffix(".log").relative_to(root).as_posix())
                 yield from self._growing(path, end)
@@ -126,20 +127,21 @@ class Changes:
 
 
 class Replica:
-    """The copy of a record.
+    """The local copy of a record.
 
     Args:
-        record: The copy; the caller holds its lock.
+        record: The copy. The caller holds the copy's lock.
     """
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
-        #: #: Why outputs and checkpoints are missing here, if they could not be written.
+        #: The reason why outputs and checkpoints are missing in the copy, if they could not be written. None if nothing
+        #: is missing.
         self.lacks: str | None = None
 
     @property
     def have(self) -> dict[str, Any]:
-        """Return the sizes of the copied files, for :class:`Changes`."""
+        """Return the sizes of the files in the copy, for :class:`Changes`."""
         root = self._record.path
         sizes = {name: size_of(root / name) for name in ("events.jsonl", "supervisor.log")}
         for host in self._record.hosts:
@@ -154,7 +156,7 @@ class Replica:
         return {"sizes": sizes, "made": made}
 
     def take(self, message: Message) -> None:
-        """Write the data of a message into the copy; the caller handles a status itself.
+        """Write the data of a message into the copy. The caller must handle messages with a status.
 
         Raises:
             RecordError: the data cannot be written, or the message is not valid for a record.
@@ -219,7 +221,7 @@ def _packed(data: bytes) -> str:
 
 
 def _seen(path: Path) -> tuple[int, int] | None:
-    """Return a file's size and modification time (ns); None if the file does not exist."""
+    """Return the size of a file in bytes and its modification time in nanoseconds. Return None if it does not exist."""
     try:
         found = path.stat()
     except OSError:
@@ -228,7 +230,7 @@ def _seen(path: Path) -> tuple[int, int] | None:
 
 
 def _write(path: Path, at: int, data: bytes) -> None:
-    """Write at an offset that must be the end of the file; offset 0 starts the file anew.
+    """Write data at an offset that must be the end of the file. With offset 0, the old content is removed first.
 
     Raises:
         OSError: the file cannot be written, or does not end at the offset.

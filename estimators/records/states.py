@@ -1,7 +1,7 @@
-"""The states of a training job, as on SageMaker, with one table of transitions.
+"""Define the states of a training job, as on SageMaker, with one table of transitions.
 
-Source: SageMaker's DescribeTrainingJob, ``TrainingJobStatus`` and ``SecondaryStatus``. ``Deleting`` and the secondary
-statuses that SageMaker no longer reports are left out, except those that a local backend uses.
+The source is SageMaker's DescribeTrainingJob, ``TrainingJobStatus`` and ``SecondaryStatus``. ``Deleting`` is omitted.
+Secondary statuses that SageMaker no longer reports are omitted too, except those that a local backend uses.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import enum
 
 
 class TrainingJobStatus(str, enum.Enum):
-    """The primary status. A member equals its text: ``job.status == "Completed"``."""
+    """The primary status. A member equals its text, so that users can write ``job.status == "Completed"``."""
 
     IN_PROGRESS = "InProgress"
     COMPLETED = "Completed"
@@ -28,7 +28,7 @@ class TrainingJobStatus(str, enum.Enum):
 
 
 class SecondaryStatus(str, enum.Enum):
-    """The secondary status: the activity of a job in detail. A member equals its text."""
+    """The secondary status, which describes the activity of a job in detail. A member equals its text."""
 
     STARTING = "Starting"
     PENDING = "Pending"
@@ -55,7 +55,8 @@ class SecondaryStatus(str, enum.Enum):
         """Return the primary status that belongs to this secondary status.
 
         Args:
-            current: The primary status so far. A job that is being stopped stays ``Stopping`` while it uploads.
+            current: The primary status so far. A job that is being stopped keeps the status ``Stopping`` while it
+                uploads.
         """
         if self in _PRIMARY:
             return _PRIMARY[self]
@@ -72,7 +73,7 @@ class SecondaryStatus(str, enum.Enum):
 _S = SecondaryStatus
 
 _ENDED_BY_STOP = frozenset({_S.STOPPED, _S.MAX_RUNTIME_EXCEEDED, _S.MAX_WAIT_TIME_EXCEEDED})
-#: #: Statuses that may follow at any time before the job ends.
+#: Statuses that may follow at any time before the job ends.
 _ANY_TIME = frozenset({_S.STOPPING, _S.FAILED})
 _PREPARING = frozenset({_S.PENDING, _S.DOWNLOADING_TRAINING_IMAGE, _S.DOWNLOADING, _S.TRAINING})
 _DISTURBED = frozenset({_S.INTERRUPTED, _S.RESTARTING})
@@ -95,12 +96,13 @@ _FOLLOWING: dict[SecondaryStatus, frozenset[SecondaryStatus]] = {
     _S.MAX_WAIT_TIME_EXCEEDED: frozenset(),
 }
 
-#: #: The statuses that may follow each secondary status; none follow a terminal one.
+#: The statuses that may follow each secondary status. No status follows a terminal status.
 TRANSITIONS = {state: following - {state} for state, following in _FOLLOWING.items()}
 
 _TERMINAL = frozenset({TrainingJobStatus.COMPLETED, TrainingJobStatus.FAILED, TrainingJobStatus.STOPPED})
 
-#: #: Secondary statuses that determine the primary one; the others leave ``InProgress`` or ``Stopping`` unchanged.
+#: The primary statuses that are determined by secondary statuses. Other secondary statuses keep ``InProgress`` or
+#: ``Stopping``.
 _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     _S.STOPPING: TrainingJobStatus.STOPPING,
     _S.COMPLETED: TrainingJobStatus.COMPLETED,
@@ -108,7 +110,7 @@ _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     **dict.fromkeys(_ENDED_BY_STOP, TrainingJobStatus.STOPPED),
 }
 
-#: #: The default message for each status, in SageMaker's words where it has them.
+#: The default message for each status. SageMaker's message is used if SageMaker has one.
 MESSAGES: dict[SecondaryStatus, str] = {
     _S.STARTING: "Starting the training job",
     _S.PENDING: "Waiting for capacity",

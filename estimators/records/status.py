@@ -1,10 +1,15 @@
-"""``status.json``: SageMaker's DescribeTrainingJob answer, and the pure functions that update it.
+"""Define the content of ``status.json``, and the pure functions that update it.
 
-Times are seconds since the epoch (floats), as on SageMaker's wire. Values that SageMaker does not have are under the
-key ``Fleetfit``: ``failure`` (:meth:`Failure.to_dict` or None), ``warnings`` (a list of strings), ``warned_before``
-(how many of the warnings, the first ones, are from before the start), ``importer`` (why ranks import their modules
-themselves, if they do), ``attempt``, ``attempts`` (how attempts ended that did not complete), ``supervisor_pid``, and
-``record_version``.
+The content is the response of SageMaker's DescribeTrainingJob. Times are seconds since the epoch (floats), as in
+SageMaker's responses. Values that SageMaker does not have are under the key ``Fleetfit``:
+
+* ``failure``: the result of :meth:`Failure.to_dict`, or None.
+* ``warnings``: a list of strings.
+* ``warned_before``: the number of warnings that were found before the start. Such warnings are first in the list.
+* ``importer``: the reasons why each rank imports its modules separately, if there are any reasons.
+* ``attempt``: the number of the current attempt.
+* ``attempts``: the ends of the attempts that did not complete.
+* ``supervisor_pid`` and ``record_version``.
 """
 
 from __future__ import annotations
@@ -17,16 +22,17 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from estimators.records.states import MESSAGES, SecondaryStatus, TrainingJobStatus
 
-#: #: The key of fleetfit's own values.
+#: The key of the values that only fleetfit has.
 OWN = "Fleetfit"
 
-#: #: Increased whenever an older fleetfit cannot read new records, so that it reports that instead of misreading them.
+#: The version of the record's format. It is increased whenever an older fleetfit cannot read new records, so that the
+#: older fleetfit reports this fact instead of misreading the records.
 RECORD_VERSION = 1
 
 #: SageMaker shows at most this many characters of a status message.
 _MESSAGE_LIMIT = 1024
 
-#: #: Statuses during which no instance works for the job.
+#: Statuses during which no instance works for the job.
 _NOT_BILLED = (SecondaryStatus.INTERRUPTED.value, SecondaryStatus.PENDING.value)
 
 
@@ -34,8 +40,8 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
     """Return the status of a job that has just been created.
 
     Args:
-        request: The CreateTrainingJob request; only the name is read.
-        now: Seconds since the epoch.
+        request: The CreateTrainingJob request. Only the job's name is read.
+        now: The current time, in seconds since the epoch.
         warnings: The warnings that the user got before the start.
     """
     name = str(request["TrainingJobName"])
@@ -59,19 +65,20 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
 
 
 def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float, message: str = "") -> dict[str, Any]:
-    """Return the status after a transition to ``secondary``; the given status is not changed.
+    """Return the status after a transition to ``secondary``. The given status is not changed.
 
     A transition to the current status changes only the message. ``TrainingStartTime`` is set when the job begins to
-    download or to train, ``TrainingEndTime`` and the times in seconds (whole, rounded up) when it is over.
+    download or to train. When the job is over, ``TrainingEndTime`` and the durations are set. Durations are whole
+    seconds, rounded up.
 
     Args:
-        status: What :func:`new_status` or this function returned.
+        status: The status that :func:`new_status` or this function has returned.
         secondary: The new secondary status.
-        now: Seconds since the epoch.
-        message: The message for the user; default: a text for that status.
+        now: The current time, in seconds since the epoch.
+        message: The message for the user. An empty text for the default message of the new status.
 
     Raises:
-        ValueError: the table of transitions has no such transition.
+        ValueError: the table of transitions does not contain the transition.
     """
     current = SecondaryStatus(status["SecondaryStatus"])
     after = copy.deepcopy(dict(status))
@@ -98,15 +105,16 @@ def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float
 
 
 def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: float | None = None) -> dict[str, Any]:
-    """Return the status for another attempt of a job that has ended, or whose supervisor was lost.
+    """Return the status for another attempt of a job that has ended or whose supervisor was lost.
 
-    The time between the attempts counts neither as training nor as billable.
+    The time between the attempts is neither training time nor billable time.
 
     Args:
         status: The last status on record.
-        now: Seconds since the epoch.
+        now: The current time, in seconds since the epoch.
         attempt: The number of the attempt that begins.
-        last_sign: When a lost supervisor last wrote to the record; default: the last change of the status.
+        last_sign: When a lost supervisor last wrote to the record, in seconds since the epoch. None to use the time of
+            the last change of the status.
     """
     after = copy.deepcopy(dict(status))
     entries = after["SecondaryStatusTransitions"]
@@ -123,7 +131,10 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the status of an ended job with other billable seconds (spot prices), from 1 to the training time."""
+    """Return the status of an ended job with a different number of billable seconds, because of spot prices.
+
+    The number is at least 1 and at most the training time.
+    """
     training = status.get("TrainingTimeInSeconds")
     if training is None:
         return dict(status)
@@ -131,7 +142,7 @@ def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
 
 
 def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, Any]:
-    """Return the status of a failed job, with ``FailureReason`` and the failure as data.
+    """Return the status of a failed job. The status contains ``FailureReason`` and the failure as data.
 
     Raises:
         ValueError: the job has already ended.
@@ -143,18 +154,21 @@ def fail(status: Mapping[str, Any], failure: Failure, now: float) -> dict[str, A
 
 
 def with_own(status: Mapping[str, Any], **values: Any) -> dict[str, Any]:
-    """Return the status with some of fleetfit's own values replaced: ``with_own(status, attempt=1)``."""
+    """Return the status with some of fleetfit's values replaced, as in ``with_own(status, attempt=1)``."""
     return {**status, OWN: {**status.get(OWN, {}), **values}}
 
 
 def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
-    """Return the status with a warning added, unless the status already has it."""
+    """Return the status with a warning added. If the status already has the warning, return the status unchanged."""
     warnings = list(status.get(OWN, {}).get("warnings") or [])
     return with_own(status, warnings=warnings if warning in warnings else [*warnings, warning])
 
 
 def with_unshared(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Return the status with a reason added why ranks import their modules themselves, unless it already has it."""
+    """Return the status with a reason added that explains why each rank imports its modules separately.
+
+    Each reason is added only once.
+    """
     reasons = list(status.get(OWN, {}).get("importer") or [])
     return with_own(status, importer=reasons if reason in reasons else [*reasons, reason])
 
@@ -166,12 +180,15 @@ def noticed(status: Mapping[str, Any]) -> list[str]:
 
 
 def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
-    """Return whether the job runs, or may run, on a service that does not need its supervisor."""
+    """Return whether the job runs, or may run, on a service or a dispatcher. Such a job does not need its supervisor."""
     return bool((status or {}).get(OWN, {}).get("elsewhere"))
 
 
 def last_seen(status: Mapping[str, Any] | None) -> float | None:
-    """Return when the service last reported a job that runs there, in seconds since the epoch; None: not yet."""
+    """Return when the service last reported the status of a job, in seconds since the epoch.
+
+    Return None if the service has not reported a status yet.
+    """
     seen = (status or {}).get(OWN, {}).get("seen")
     return float(seen) if isinstance(seen, int | float) else None
 
@@ -179,19 +196,19 @@ def last_seen(status: Mapping[str, Any] | None) -> float | None:
 def mirrored(
     status: Mapping[str, Any], there: Mapping[str, Any], now: float, failure: Failure | None = None
 ) -> dict[str, Any]:
-    """Return the status of a job on a service, as the service reports it, with fleetfit's own values.
+    """Return the status of a job on a service: the status that the service reports, with fleetfit's values added.
 
     Args:
         status: The status so far.
-        there: DescribeTrainingJob's answer, times as seconds since the epoch.
-        now: When the answer was received, in seconds since the epoch.
-        failure: The failure, as far as it is known.
+        there: The response of DescribeTrainingJob, with times as seconds since the epoch.
+        now: The time at which the response was received, in seconds since the epoch.
+        failure: The failure if it is known, or None.
     """
     own = {**status.get(OWN, {}), "seen": now}
     if failure is not None:
         own["failure"] = failure.to_dict()
     after = {**there, OWN: own}
-    # # SageMaker lists the values that its own regular expressions found; values that the script reported come from the
+    # SageMaker lists the values that its own regular expressions found; values that the script reported come from the
     # logs.
     final = {str(item["MetricName"]): item for item in status.get("FinalMetricDataList") or ()}
     final.update({str(item["MetricName"]): item for item in there.get("FinalMetricDataList") or ()})
@@ -201,7 +218,7 @@ def mirrored(
 
 
 def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last known status of a job on a service that no process follows, with a warning."""
+    """Return the last known status of a job on a service, with a warning that no process follows the job."""
     return with_warning(
         status,
         "no process follows this job at the moment, so this is the job's last known status. Attach to the job to "
@@ -213,9 +230,9 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
     """Return the status of a job whose supervisor ended before the job was finished.
 
     Args:
-        status: The last status on record, which must not be terminal.
+        status: The last status on record. The status must not be terminal.
         when: When the supervisor last wrote to the record, in seconds since the epoch.
-        log_tail: The end of the supervisor's own log.
+        log_tail: The end of the supervisor's log.
     """
     failure = Failure(
         cause=Cause.INTERNAL,
@@ -232,9 +249,9 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
 
 
 def failure_of(status: Mapping[str, Any]) -> Failure | None:
-    """Return why the job failed; None if it did not.
+    """Return the failure of a job. Return None if the job has not failed.
 
-    Values of a newer version are read as far as this version knows them.
+    If a newer version of fleetfit wrote the failure, unknown values are ignored.
     """
     if status.get("TrainingJobStatus") != TrainingJobStatus.FAILED.value:
         return None
@@ -249,7 +266,7 @@ def failure_of(status: Mapping[str, Any]) -> Failure | None:
 
 
 def is_terminal(status: Mapping[str, Any]) -> bool:
-    """Return whether the job has ended; False for a status that this version does not know."""
+    """Return whether the job has ended. Return False for a status that this version of fleetfit does not know."""
     try:
         return TrainingJobStatus(status["TrainingJobStatus"]).is_terminal
     except (KeyError, ValueError):
@@ -262,7 +279,10 @@ def _entry(secondary: SecondaryStatus, now: float, message: str) -> dict[str, An
 
 
 def _durations(status: Mapping[str, Any]) -> dict[str, int]:
-    """Return training and billable times in whole seconds, at least 1 once training began: clients divide by them."""
+    """Return the training time and the billable time in whole seconds. Return an empty dict if no training has begun.
+
+    Each time is at least 1, because clients divide by these times.
+    """
     start = status.get("TrainingStartTime")
     if start is None:
         return {}

@@ -1,1 +1,1 @@
-"""Builds the :class:`estimators.results.result.Result` of a job from its record, and displays it."""
+"""Build the :class:`estimators.results.result.Result` of a job from its record, and display the result."""

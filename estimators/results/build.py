@@ -1,4 +1,4 @@
-"""Builds a :class:`~estimators.results.result.Result` from a job's record alone."""
+"""Build a :class:`~estimators.results.result.Result` from a job's record alone."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from estimators.results.moments import moments
 from estimators.results.result import Checkpoints, ModelFacts, Point, RankResult, Result
 from estimators.results.thinning import thin
 
-#: #: Kinds of events that a result uses.
+#: Kinds of events that a result uses.
 _KINDS = MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
-#: #: Hyperparameters with the size of a global batch, if the script does not report it.
+#: Hyperparameters with the size of a global batch, if the script does not report it.
 _BATCH_NAMES = ("global-batch-size", "global_batch_size", "batch-size", "batch_size")
-#: #: Facts of the provenance that a result keeps unchanged; the long list of packages is not among them.
+#: The facts of the provenance that a result contains unchanged. The long list of packages is omitted.
 _FACTS = ("software", "machine")
 
 
 def build(record: JobRecord) -> Result:
-    """Return the result of a job so far.
+    """Return the current result of a job, which may be running.
 
     Args:
         record: The job's record.
@@ -69,13 +69,13 @@ def from_events(
 
     Args:
         events: The events, in the order of their arrival.
-        status: The status, in DescribeTrainingJob's shape.
+        status: The status, in the form of DescribeTrainingJob's response.
         request: The CreateTrainingJob request, without secrets.
         provenance: The content of ``provenance.json``, or an empty mapping.
         model_data: The location of the model.
         checkpoints: The location of the checkpoints.
         logs: The folder of the logs.
-        series_left_out: The number of metric values that are missing from the events.
+        series_left_out: The number of metric values that were omitted from the events.
     """
     spec = TrainingJobSpec.from_request(request)
     strategy = _strategy(spec)
@@ -135,7 +135,9 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return how the attempts ended that did not complete, for a job with several attempts."""
+    """Return a line about the end of each attempt that did not complete. Return no lines if the job has only one
+    attempt.
+    """
     own = status.get(statuses.OWN, {})
     return tuple(Ending.from_dict(values).line() for values in own.get("attempts") or ()) if own.get("attempt") else ()
 
@@ -147,7 +149,11 @@ def _strategy(spec: TrainingJobSpec) -> Distribution | None:
 
 
 def _steps_per_second(chief: list[Event]) -> float | None:
-    """Return the steps per second from timed steps; without those, from all epochs but the first of several."""
+    """Return the number of steps per second.
+
+    The number is computed from the timed steps. If no step was timed, the number is computed from the epochs. The first
+    epoch is omitted if there are several epochs.
+    """
     durations = [d for d in (_durations(event) for event in chief) if d is not None]
     if durations:
         total = Durations.sum(durations)
@@ -224,7 +230,7 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return every metric value, each with the samples trained on by the end of the last epoch before it."""
+    """Return every metric value, with the number of records that had been trained on at the end of the previous epoch."""
     values = [
         event
         for event in events

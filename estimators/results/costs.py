@@ -1,4 +1,4 @@
-"""Computes what a job costs: hosts × hours × price. Pure."""
+"""Compute the cost of a job: hosts × hours × price. Pure."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class JobCost:
 
     @property
     def saved(self) -> float:
-        """Return how much spot capacity saved, in US dollars."""
+        """Return the amount that spot capacity saved, in US dollars."""
         return self.on_demand - self.total
 
 
@@ -39,17 +39,17 @@ def cost_of(
     billable_s: float | None,
     per_hour: float | None = None,
 ) -> JobCost | None:
-    """Return the price of a job; SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
+    """Return the price of a job. SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
 
     Args:
         instance_type: The hosts' instance type.
         hosts: The number of hosts.
-        training_s: ``TrainingTimeInSeconds``.
-        billable_s: ``BillableTimeInSeconds``.
-        per_hour: The price of one host per hour, instead of the published one.
+        training_s: The ``TrainingTimeInSeconds`` of the job, or None.
+        billable_s: The ``BillableTimeInSeconds`` of the job, or None.
+        per_hour: The price of one host per hour in US dollars. None to use the published price.
 
     Returns:
-        The price; None if the time or the price per hour is unknown.
+        The price. None if the training time or the price per hour is unknown.
 
     Raises:
         ValueError: the price per hour is below 0.
@@ -74,10 +74,13 @@ def cost_of(
 
 
 def paid_cost(paid: Mapping[str, Any]) -> JobCost | None:
-    """Return the price of a job whose hosts were bought for it, from the backend's record of payments.
+    """Return the price of a job whose hosts were bought for the job.
+
+    Args:
+        paid: The backend's record of payments.
 
     Returns:
-        The price; None if the price of a host is unknown.
+        The price. None if the price of a host is unknown.
     """
     if not paid.get("complete"):
         return None

@@ -1,4 +1,4 @@
-"""Displays a job at its end: a small table on a terminal, HTML in a notebook."""
+"""Display a job at its end: a small table on a terminal, HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ _STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x
 #: Mid-tones that are readable on white and on black.
 _HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
-#: #: The label of the row with sentences: each one is wrapped on lines of its own.
+#: The label of the row that contains sentences. Each sentence begins on a new line.
 _WARNINGS = "warnings"
 
-#: #: Settings that are not shown because their values are objects of other libraries.
+#: Settings that are not shown because their values are objects of other libraries.
 _NOT_SHOWN = ("sagemaker_session",)
 
-#: #: The most metrics that are listed; further ones are only counted.
+#: The largest number of metrics that are listed. Other metrics are only counted.
 _METRICS_SHOWN = 12
 
 
 def rows(result: Result) -> list[tuple[str, list[str]]]:
-    """Return the table as data: the label and the lines of each row."""
+    """Return the label and the lines of each row of the job's table."""
     table: list[tuple[str, list[str]]] = []
     known = [
         f"{name.replace('_', ' ')} {seconds_text(seconds)}"
@@ -61,7 +61,7 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         if result.global_batch_size is not None:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
-    # # `samples_per_second` of the last epoch is left out, because the row "speed" has the value of the whole job.
+    # `samples_per_second` of the last epoch is left out, because the row "speed" has the value of the whole job.
     metrics = {name: value for name, value in result.final_metrics.items() if name != "samples_per_second"}
     if metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]
@@ -76,12 +76,12 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
 
 
 def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> str:
-    """Return the table as text, ending with a newline.
+    """Return the job's table as text. The text ends with a newline.
 
     Args:
         result: The job's result.
         colour: Whether to use ANSI colours.
-        columns: The width of the terminal. Paths are never cut, so that they can be copied.
+        columns: The width of the terminal in columns. Paths are never cut, so that users can copy them.
     """
     table = rows(result)
     label_width = max((len(label) for label, _ in table), default=0)
@@ -104,12 +104,12 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
 
 
 def job_html(result: Result) -> str:
-    """Return the table as HTML with the colours of the page, so that it is readable in light and dark themes."""
+    """Return the job's table as HTML that uses the colours of the page. The table is readable in light and dark themes."""
     return render("results/templates/job", **job_values(result))
 
 
 def job_values(result: Result) -> dict[str, Any]:
-    """Return the values for the table's template."""
+    """Return the values for the template of the job's table."""
     return {
         "job": result.job_name,
         "status": _status_text(result),
@@ -120,7 +120,7 @@ def job_values(result: Result) -> dict[str, Any]:
 
 
 def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
-    """Return an estimator as HTML: the settings that differ from the defaults, and its latest job."""
+    """Return an estimator as HTML: the settings that differ from the defaults, and the name of its latest job."""
     shown = [
         (field.name, [_value_text(mask_value("", value) if isinstance(value, Mapping | tuple) else value)])
         for field in dataclasses.fields(settings)

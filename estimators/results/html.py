@@ -1,4 +1,4 @@
-"""Renders the packages' HTML templates: fragments for notebooks, and whole pages."""
+"""Render the packages' HTML templates: fragments for notebooks, and whole pages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ if TYPE_CHECKING:
 
 
 def render(template: str, **values: Any) -> str:
-    """Return a template filled in with values; their text is escaped, and terminal control sequences are removed.
+    """Return a template filled in with values.
+
+    The texts of the values are escaped, and control sequences of terminals are removed.
 
     Args:
-        template: The template's path below ``estimators/``, without the ending: ``results/templates/job``.
+        template: The template's path below ``estimators/`` without the suffix, such as ``results/templates/job``.
         values: The values of the template's variables.
     """
     return _environment().get_template(f"{template}.html.j2").render(**values)

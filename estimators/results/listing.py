@@ -1,4 +1,4 @@
-"""Lists all jobs of a home: the facts that `fleetfit list` and the web page show about each."""
+"""List all jobs below ``$FLEETFIT_HOME``, with the facts that `fleetfit list` and the web page show about each."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimators.records.record import JobRecord, job_names
 def summaries(
     home: str | Path | None = None, *, skipped: Callable[[str], None] = lambda line: None
 ) -> list[dict[str, Any]]:
-    """Return a summary of each job without reading its events, newest first.
+    """Return a summary of each job, newest first. The jobs' events are not read.
 
     Args:
         home: The folder to use instead of ``$FLEETFIT_HOME``.
@@ -36,7 +36,7 @@ def summary(record: JobRecord) -> dict[str, Any]:
     """Return the summary of one job.
 
     Raises:
-        JobNotFoundError: the record was removed.
+        JobNotFoundError: the record has been removed.
         RecordError: the record cannot be read.
     """
     status, request = record.read_status(), record.read_request()

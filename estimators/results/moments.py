@@ -1,4 +1,4 @@
-"""Extracts the changes of an elastic job and their times from its events, for plots. Pure."""
+"""Extract the changes of an elastic job and the times of the changes from the job's events, for plots. Pure."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from container.contract.wire import Event
 from estimators.records.elastic_events import Restores, words
 from estimators.results.result import Moment
 
-#: #: Kinds of events that become moments.
+#: Kinds of events that become moments.
 KINDS = frozenset(("resized", "host_excluded", "commit", "restored", "restarted"))
 
 
 def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...]:
-    """Return the moments in chronological order; the first membership does not count.
+    """Return the moments in chronological order. The first membership is omitted.
 
     Args:
         events: The job's events.
-        created: When the job was created, in seconds since the epoch; None for the first event's time.
+        created: When the job was created, in seconds since the epoch. None to use the time of the first event.
     """
     kept = [event for event in events if event.kind in KINDS]
     origin = created * 1e9 if created is not None else min((event.time_ns for event in kept), default=0)

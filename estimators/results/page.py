@@ -1,4 +1,4 @@
-"""Renders a result as HTML with the colours of the page, for notebooks and reports. Pure."""
+"""Render a result as HTML with the colours of the page, for notebooks and reports. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def result_html(result: Result) -> str:
-    """Return the job's table and further facts as HTML: steps, ranks, messages, cost, provenance."""
+    """Return the job's table and additional facts as HTML: steps, ranks, messages, cost, provenance."""
     provenance = ""
     if result.provenance or result.hyperparameters:
         known = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
@@ -29,7 +29,7 @@ def result_html(result: Result) -> str:
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """Return further facts than the job's table has, as labels and texts: steps, messages, cost."""
+    """Return facts that the job's table does not contain: steps, messages and cost. Each fact is a label and a text."""
     times = result.step_times
     found: list[tuple[str, str]] = []
     if times.count:

@@ -1,4 +1,4 @@
-"""The result of a job as one value. Once built, it needs neither TensorFlow nor the job's folder."""
+"""Represent the result of a job as one value. Reading the value needs neither TensorFlow nor the job's folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimators.results.costs import JobCost
 if TYPE_CHECKING:
     import pandas
 
-#: #: Increased when an older fleetfit would misread the saved form.
+#: The version of the saved form. It is increased when an older fleetfit would misread the new form.
 FORMAT = 2
 
 #: Strategies that reduce gradients over the ranks.
@@ -26,7 +26,7 @@ _SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distri
 #: The phases until the slowest rank has made its first step.
 UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
 
-#: #: A rank is a straggler if its own part of a step exceeds the others' median by this factor.
+#: A rank is a straggler if its computing takes longer than the others' median by this factor.
 _STRAGGLES = 1.2
 #: Differences below this, in seconds per step, are noise on any machine.
 _NOISE_S = 0.0005
@@ -39,11 +39,12 @@ class Point:
     Attributes:
         name: The metric's name.
         value: The value.
-        rank: The rank that reported the value; None for a process without a rank.
-        host: The host of the rank.
-        attempt: The number of the attempt, from 0.
-        elapsed_s: Seconds since the job's creation.
-        samples: The records that all ranks together had trained on by then in this attempt; None if unknown.
+        rank: The rank that reported the value. None for a process without a rank.
+        host: The host of the process that reported the value.
+        attempt: The number of the attempt, counted from 0.
+        elapsed_s: The seconds since the job's creation.
+        samples: The number of records that all ranks together had trained on in this attempt before the value. None if
+            the number is unknown.
     """
 
     name: str
@@ -61,8 +62,8 @@ class Moment:
 
     Attributes:
         kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed``, ``restored`` or ``restarted``.
-        elapsed_s: Seconds since the job's creation.
-        text: A text about the change.
+        elapsed_s: The seconds since the job's creation.
+        text: A description of the change.
     """
 
     kind: str
@@ -72,17 +73,17 @@ class Moment:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RankResult:
-    """Facts about one rank.
+    """The facts about one rank.
 
     Attributes:
         rank: The number of the rank.
         host: The rank's host.
-        steps: The distribution of its step times in the last attempt; empty if unknown.
-        exchange_s: Seconds of a step in which the rank waited for reduced gradients after its own were ready: the mean
-            of each epoch, the median over epochs. None if not measured.
-        epochs_own_s: The mean seconds of a step without that wait, for each epoch.
-        peak_memory_bytes: The peak memory (resident set); None while the rank runs.
-        exit_code: The exit code of the process; None while it runs, or if a signal terminated it.
+        steps: The distribution of the rank's step times in the last attempt. Empty if the times are unknown.
+        exchange_s: The seconds per step in which the rank waited for reduced gradients after its gradients were ready.
+            The value is the median over epochs of the mean of each epoch. None if the time was not measured.
+        epochs_own_s: The mean seconds of a step without ``exchange_s``, for each epoch.
+        peak_memory_bytes: The peak memory (resident set) in bytes. None while the rank runs.
+        exit_code: The exit code of the process. None while the process runs, or if a signal terminated it.
         signal: The number of the signal that terminated the process, or None.
     """
 
@@ -97,21 +98,24 @@ class RankResult:
 
     @property
     def own_s(self) -> float | None:
-        """Return the seconds of a step without waiting for others, as the median over epochs; None if unknown."""
+        """Return the seconds of a step without waiting for other ranks, as the median over epochs. Return None if the
+        time is unknown.
+        """
         return statistics.median(self.epochs_own_s) if self.epochs_own_s else None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ModelFacts:
-    """Facts about the model.
+    """The facts about the model.
 
     Attributes:
         parameters: The number of all weights.
         trainable: The number of trainable weights.
-        gradient_bytes: The size of all gradients of a step.
-        largest_bytes: The size of the largest gradient; it is never divided among parameter servers.
+        gradient_bytes: The size of all gradients of a step, in bytes.
+        largest_bytes: The size of the largest gradient, in bytes. The largest gradient is never divided among parameter
+            servers.
         tensors: The number of gradients.
-        compression: ``fp16``, or None.
+        compression: ``fp16``, or None if gradients are not compressed.
     """
 
     parameters: int
@@ -129,9 +133,10 @@ class Checkpoints:
     Attributes:
         count: The number of saved checkpoints.
         failed: The number of checkpoints that could not be saved.
-        last_bytes: The size of the last checkpoint.
-        blocked_s: The total seconds for which the training paused.
-        write_s: The total seconds of writing, which overlap with the training if saving is asynchronous.
+        last_bytes: The size of the last checkpoint, in bytes.
+        blocked_s: The total time for which the training was paused, in seconds.
+        write_s: The total time of writing, in seconds. If saving is asynchronous, the writing overlaps with the
+            training.
     """
 
     count: int
@@ -233,7 +238,7 @@ class Result:
 
         return job_table(self).rstrip("\n")
 
-    # # --- derived values ---
+    # --- derived values ---
 
     @property
     def step_times(self) -> Durations:
@@ -242,9 +247,9 @@ class Result:
 
     @property
     def to_first_step_s(self) -> float | None:
-        """Return the seconds from the start of the job until every rank has finished its first step; None if unknown.
+        """Return the seconds from the start of the job until every rank has finished its first step.
 
-        The value is the sum of the phases up to and including ``first_step``.
+        The value is the sum of the phases up to and including ``first_step``. Return None if the value is unknown.
         """
         if self.phases.get("first_step") is None:
             return None
@@ -252,21 +257,26 @@ class Result:
 
     @property
     def peak_memory_bytes(self) -> int | None:
-        """Return the highest memory usage of any rank, in bytes; None if unknown."""
+        """Return the highest memory usage of any rank, in bytes. Return None if the usage is unknown."""
         return max((rank.peak_memory_bytes for rank in self.ranks if rank.peak_memory_bytes), default=None)
 
     @property
     def reduced_bytes(self) -> int | None:
-        """Return the bytes of gradients that the ranks reduce in a step; None if they reduce nothing, or if unknown."""
+        """Return the number of bytes of gradients that the ranks reduce in a step.
+
+        Return None if the ranks reduce no gradients or the number is unknown.
+        """
         if self.model is None or self.processes < 2 or self.strategy not in _SYNCHRONOUS:
             return None
         return self.model.gradient_bytes // (2 if self.model.compression == "fp16" else 1)
 
     @property
     def link_bytes(self) -> float | None:
-        """Return the minimum number of bytes that each rank sends in a step: 2(N−1)/N · S for ring all-reduce.
+        """Return the minimum number of bytes that each rank sends in a step. Return None if the number is unknown.
 
-        With parameter servers: the bytes that a worker reads and sends, each a full set of weights.
+        For a ring all-reduce, the number is 2(N−1)/N · S, where N is the number of ranks and S is
+        :attr:`reduced_bytes`. With parameter servers, the number includes the bytes that a worker reads and the bytes
+        that it sends. Each is a full set of weights.
         """
         if self.strategy == "parameter_server":
             return 2.0 * self.model.gradient_bytes if self.model is not None else None
@@ -276,18 +286,20 @@ class Result:
 
     @property
     def exchange_s(self) -> float | None:
-        """Return the mean seconds per step that the slowest rank waited for reduced gradients; None if unknown.
+        """Return the mean seconds per step that the slowest rank waited for reduced gradients.
 
-        The other ranks also wait for the slowest rank, so their waits are longer. Gradients that are reduced while
-        others are still computed do not count.
+        The other ranks also wait for the slowest rank. Therefore the other ranks wait longer. The time in which
+        gradients are reduced while other gradients are being computed is not included. Return None if the value is
+        unknown.
         """
         return min((rank.exchange_s for rank in self.ranks if rank.exchange_s is not None), default=None)
 
     @property
     def bus_bandwidth(self) -> float | None:
-        """Return the bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`; None if unknown.
+        """Return the bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`.
 
-        If the value exceeds the bandwidth of the link, a part of the exchange overlapped with computing.
+        N is the number of ranks, and S is :attr:`reduced_bytes`. If the value exceeds the bandwidth of the link, a part
+        of the exchange overlapped with computing. Return None if the value is unknown.
         """
         if self.link_bytes is None or not self.exchange_s or self.strategy == "parameter_server":
             return None
@@ -295,10 +307,10 @@ class Result:
 
     @property
     def straggler(self) -> RankResult | None:
-        """Return the rank for which all others wait; None if there is no such rank.
+        """Return the rank for which all other ranks wait. Return None if there is no such rank.
 
-        Its own work takes over a fifth longer than the work of the other ranks, and it was the slowest rank in at
-        least two of three epochs.
+        The computing of this rank takes over a fifth longer than the computing of the other ranks. The rank was also
+        the slowest rank in at least two of three epochs.
         """
         measured = [rank for rank in self.ranks if rank.epochs_own_s]
         if len(measured) < 2:
@@ -316,18 +328,23 @@ class Result:
 
     @property
     def spot_savings(self) -> float | None:
-        """Return the managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100."""
+        """Return the managed spot savings in percent, as on SageMaker: (1 − billable time ÷ training time) · 100.
+
+        Return None if a time is unknown.
+        """
         if not self.training_s or self.billable_s is None:
             return None
         return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Return the scaling efficiency: samples per second of each process, relative to the baseline.
+        """Return the scaling efficiency: the samples per second of each process, divided by the same number of the
+        baseline.
 
-        The value is None if unknown, and for several hosts without a strategy, where each host trains separately.
+        Return None if a speed is unknown. Return None also for several hosts without a strategy, because each host then
+        trains separately.
 
         Args:
-            baseline: The result of the same training with one process (or fewer processes than here).
+            baseline: The result of the same training with one process, or with fewer processes than this result.
         """
         if self.strategy is None and self.hosts > 1:
             return None
@@ -336,14 +353,15 @@ class Result:
         return (self.samples_per_second / self.processes) / (baseline.samples_per_second / baseline.processes)
 
     def cost(self, *, per_hour: float | None = None) -> JobCost | None:
-        """Return what the job costs, or would have cost.
+        """Return the cost of the job at a price per host and hour.
 
         Args:
-            per_hour: Price per host and hour. Default: the price that was paid, if hosts were bought for the job; else
-                the published on-demand price of the instance type (:mod:`estimators.job.instances`).
+            per_hour: The price per host and hour in US dollars. If hosts were bought for the job, the default is the
+                price that was paid. Otherwise, the default is the published on-demand price of the instance type
+                (:mod:`estimators.job.instances`).
 
         Returns:
-            The cost; None while the job runs, and for an instance type without a price.
+            The cost. None while the job runs, and for an instance type without a known price.
         """
         from estimators.results.costs import cost_of, paid_cost
 
@@ -368,13 +386,13 @@ class Result:
         return frame.astype({"rank": "Int64", "samples": "Int64", "value": "float64", "elapsed_s": "float64"})
 
     def summary(self) -> dict[str, Any]:
-        """Return numbers and texts in one flat row, as in the table of :func:`estimators.compare`."""
+        """Return the numbers and texts of the result as one flat row, as in the table of :func:`estimators.compare`."""
         from estimators.results.summary import summary
 
         return summary(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+        """Return the result in a JSON-serialisable form. :meth:`from_dict` reads this form."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         found["format"] = FORMAT
         found["ranks"] = [{**vars(rank), "steps": rank.steps.to_dict()} for rank in self.ranks]
@@ -388,12 +406,12 @@ class Result:
         return found
 
     def to_json(self) -> str:
-        """Return the JSON text of :meth:`to_dict`. Numbers that are not finite become texts, such as ``"NaN"``."""
+        """Return the JSON text of :meth:`to_dict`. Numbers that are not finite are written as texts, such as ``"NaN"``."""
         return strict_json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """Read what :meth:`to_dict` returned. Fields that only a later version knows are ignored.
+        """Read the result of :meth:`to_dict`. Fields that only a later version knows are ignored.
 
         Raises:
             RecordError: the data is not a result, or has a format that this version cannot read.
@@ -434,7 +452,10 @@ class Result:
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
-        """Read a ``result.json``; the path may also be a job's folder.
+        """Read a ``result.json``.
+
+        Args:
+            path: The path of the file, or of a job's folder that contains the file.
 
         Raises:
             RecordError: the file does not exist, or cannot be read.
@@ -450,7 +471,7 @@ class Result:
             raise RecordError(f"{file} cannot be read: {error}.") from error
 
     def save(self, path: str | Path) -> Path:
-        """Write the result as JSON; :meth:`load` reads it."""
+        """Write the result as JSON. :meth:`load` reads the file. Return the path of the file."""
         file = Path(path)
         file.write_text(self.to_json(), encoding="utf-8")
         return file

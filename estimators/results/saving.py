@@ -1,4 +1,4 @@
-"""Saves a job's result as ``result.json`` in its record when the job is over."""
+"""Save a job's result as ``result.json`` in the job's record when the job is over."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ FILE = "result.json"
 
 
 def result_of(record: JobRecord) -> Result:
-    """Return the result of a job: the saved one, or else one built from its record.
+    """Return the result of a job. If the job has no saved result, build the result from the job's record.
 
-    These jobs have no saved result: jobs of an older version, running jobs, and jobs whose supervisor is still
+    The following jobs have no saved result: jobs of an older version, running jobs, and jobs whose supervisor is still
     completing the provenance.
 
     Args:
@@ -30,7 +30,7 @@ def result_of(record: JobRecord) -> Result:
 
 
 def save(record: JobRecord) -> None:
-    """Save the result of a job that is over. Ignore errors, because readers can build the result themselves."""
+    """Save the result of a job that is over. Ignore errors, because readers can build the result from the record."""
     if not statuses.is_terminal(record.stored_status() or {}):
         return
     with contextlib.suppress(FleetfitError, OSError, ValueError, KeyError, TypeError):

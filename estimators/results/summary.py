@@ -1,4 +1,4 @@
-"""Formats a result as one row of a table, and numbers as texts. Pure."""
+"""Format a result as one row of a table, and numbers as texts. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ if TYPE_CHECKING:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Return a flat row; None for unknown values. Times are in seconds, memory and messages in bytes."""
+    """Return a flat row of values. Unknown values are None. Times are in seconds, memory and messages in bytes."""
     times = result.step_times
     cost = result.cost()
     straggler = result.straggler
@@ -48,7 +48,10 @@ def summary(result: Result) -> dict[str, Any]:
 
 
 def number_text(value: float | None) -> str:
-    """Format a number with four significant digits, whole from 1,000 on: ``0.974``, ``7,758``; ``–`` for None."""
+    """Format a number with four significant digits, such as ``0.974``. Return ``–`` for None.
+
+    Numbers from 1,000 on are rounded to whole numbers, such as ``7,758``.
+    """
     if value is None:
         return "–"
     if math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 999.95 or value == int(value)):
@@ -73,12 +76,12 @@ def quantity_text(value: float | None, unit: str) -> str:
 
 
 def bytes_text(count: float | None) -> str:
-    """Format a number of bytes in decimal units, such as ``1.5 MB``; ``–`` for None."""
+    """Format a number of bytes in decimal units, such as ``1.5 MB``. Return ``–`` for None."""
     return _scaled(count, ("B", "kB", "MB", "GB", "TB"), whole=True)
 
 
 def count_text(count: float | None) -> str:
-    """Format a count, such as ``12.6 k``, ``138 M``; ``–`` for None."""
+    """Format a count with a decimal prefix, such as ``12.6 k`` or ``138 M``. Return ``–`` for None."""
     return _scaled(count, ("", "k", "M", "G", "T"))
 
 
@@ -91,7 +94,7 @@ def _scaled(count: float | None, units: tuple[str, ...], *, whole: bool = False)
 
 
 def seconds_text(seconds: float) -> str:
-    """Format seconds, such as ``0.21 s``, ``12.3 s``, ``4 min 05 s``, ``2 h 03 min``."""
+    """Format a duration in seconds as text, such as ``0.21 s``, ``12.3 s``, ``4 min 05 s`` or ``2 h 03 min``."""
     if seconds < 9.995:
         return f"{seconds:.2f} s"
     if seconds < 99.95:
@@ -104,7 +107,10 @@ def seconds_text(seconds: float) -> str:
 
 
 def time_text(seconds: float | None) -> str:
-    """Format seconds, also small ones, such as ``850 µs``, ``12.3 ms``, ``1.5 s``, ``4 min 05 s``; ``–`` for None."""
+    """Format a duration in seconds as text, such as ``850 µs``, ``12.3 ms``, ``1.5 s`` or ``4 min 05 s``.
+
+    Return ``–`` for None.
+    """
     if seconds is None:
         return "–"
     if 0 < seconds < 0.9995e-3:
@@ -115,12 +121,12 @@ def time_text(seconds: float | None) -> str:
 
 
 def percent_text(share: float | None) -> str:
-    """Format a share as percent, such as ``93 %``; ``–`` for None."""
+    """Format a fraction as percent, such as ``93 %`` for 0.93. Return ``–`` for None."""
     return "–" if share is None else f"{share * 100:.0f} %"
 
 
 def dollars_text(dollars: float | None) -> str:
-    """Format US dollars, such as ``$12.30``, ``$0.0042``; ``–`` for None."""
+    """Format US dollars, such as ``$12.30`` or ``$0.0042``. Return ``–`` for None."""
     if dollars is None:
         return "–"
     return f"${dollars:,.2f}" if dollars >= 1 or dollars == 0 else f"${dollars:.2g}"

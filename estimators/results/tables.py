@@ -1,4 +1,4 @@
-"""Formats tables as text: complete in a pipe, and no wider than the terminal on a terminal."""
+"""Format tables as text. A table in a pipe is complete. A table on a terminal is not wider than the terminal."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from collections.abc import Iterable, Sequence
 
 from estimators.job.text import columns_of, padded
 
-#: #: The narrowest width that tables are made for, in columns.
+#: The narrowest width that tables are made for, in columns.
 _LEAST = 60
 _GAP = 2
 
 
 def terminal_width() -> int | None:
-    """Return the width of standard output's terminal, in columns; None for a pipe or a file."""
+    """Return the width of standard output's terminal, in columns. Return None for a pipe or a file."""
     if sys.stdout is None or not sys.stdout.isatty():
         return None
     return max(_LEAST, shutil.get_terminal_size().columns)
 
 
 def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return a table of numbers; its first column has the names of the rows.
+    """Return a table of numbers. The first column has the names of the rows.
 
     Args:
-        head: The titles.
-        rows: The texts of the cells, as many in each row as titles.
-        width: The largest width of the table, in columns of a terminal; None for no limit. A wider table is transposed
-            and, if necessary, divided into several, so that no number is cut.
+        head: The titles of the columns.
+        rows: The texts of the cells. Each row has as many cells as there are titles.
+        width: The largest width of the table, in columns of a terminal. None for no limit. A wider table is transposed.
+            If the transposed table is too wide, it is divided into several tables, so that no number is cut.
     """
     if width is None or not rows or _width((head, *rows)) <= width:
         return _typeset(head, rows)
@@ -41,7 +41,13 @@ def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
 
 def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> list[str]:
-    """Return the lines of some texts, each wrapped at word boundaries to a width; None does not wrap."""
+    """Return the lines of some texts.
+
+    Args:
+        texts: The texts.
+        width: The width at which each text is wrapped between words. None to wrap no text.
+        indent: The indentation of the first line of each text.
+    """
     if width is None:
         return [indent + text for text in texts]
     more = indent + "  "

@@ -1,4 +1,4 @@
-"""Limits the events of a job: of very many metric values, keeps evenly distributed ones. Pure."""
+"""Limit the number of a job's events. If there are very many metric values, evenly distributed values are kept. Pure."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from collections.abc import Iterable
 
 from container.contract.wire import Event
 
-#: #: The number of values of all metrics together that are kept.
+#: The number of values of all metrics together that are kept.
 MOST_VALUES = 50_000
-#: #: The number of values of one metric of one rank that are kept at least, however many metrics exist.
+#: The least number of values of one metric of one rank that are kept, even if there are many metrics.
 _LEAST_VALUES = 16
 
 
 class _Series:
-    """The values of one metric of one rank: every n-th of them, and the last."""
+    """The values of one metric of one rank. Every n-th value and the last value are kept."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, Event]] = []
@@ -22,7 +22,11 @@ class _Series:
         self.last: tuple[int, Event] | None = None
 
     def add(self, place: int, event: Event) -> int:
-        """Add a value; return by how many the kept values have grown."""
+        """Add a value.
+
+        Returns:
+            1 if the value is kept; 0 if the value is skipped. The last value is always kept separately.
+        """
         self.last = (place, event)
         self.count += 1
         if (self.count - 1) % self.stride:
@@ -31,7 +35,11 @@ class _Series:
         return 1
 
     def shrink(self, limit: int) -> int:
-        """Keep at most ``limit`` values; return by how many the kept values have shrunk."""
+        """Keep at most ``limit`` values.
+
+        Returns:
+            The number of values that were removed from the kept values.
+        """
         before = len(self.kept)
         while len(self.kept) > limit:
             self.kept = self.kept[::2]
@@ -45,17 +53,18 @@ class _Series:
 
 
 def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event], int]:
-    """Return all events, but only a limited number of metric values.
+    """Return all events except some of the metric values. The number of metric values is limited.
 
     The first and the last value of each metric of each rank in each attempt are always kept. Metrics with few values
     are kept completely.
 
     Args:
-        events: The events in their order; they are read one by one, so they need not fit into memory.
-        most: The number of values to keep.
+        events: The events in their order. The events are read one by one, so that the list of events need not fit into
+            memory.
+        most: The number of metric values to keep.
 
     Returns:
-        The events in their order, and how many values were left out.
+        The kept events in their order, and the number of omitted values.
     """
     others: list[tuple[int, Event]] = []
     series: dict[tuple[int, int | None, str, str], _Series] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from estimators.service.errors import denied
 from estimators.service.settings import ACCOUNT
 
-#: #: The role that callers appear to have assumed: SageMaker's tools read a role's name from such an ARN.
+#: The role that callers appear to have assumed: SageMaker's tools read a role's name from such an ARN.
 ROLE = "fleetfit"
 _ID = "AROAFLEETFIT00000000"
 _CREATED = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc).timestamp()

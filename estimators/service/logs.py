@@ -26,18 +26,18 @@ from estimators.service.streams import LogEvent, LogStream, Streams
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
-#: #: CloudWatch's limits of one answer: events, and bytes.
+#: CloudWatch's limits of one answer: events, and bytes.
 _MOST_EVENTS = 10_000
 _MOST_BYTES = 1 << 20
 _MOST_STREAMS = 50
 
-#: #: For how many jobs the facts are cached.
+#: For how many jobs the facts are cached.
 _KEPT = 4096
 
 _STREAM = re.compile(r"([A-Za-z0-9-]{1,63})/(algo-[1-9]\d{0,4})-(\d{1,12})")
 _TOKEN = re.compile(r"([fb])/(\d{1,56})")
 
-#: #: Statuses before any host has started.
+#: Statuses before any host has started.
 _BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
 
 

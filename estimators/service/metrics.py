@@ -12,7 +12,7 @@ from estimators.service.records import Jobs
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 _DIMENSION = "TrainingJobName"
-#: #: CloudWatch's limit of data points in one answer.
+#: CloudWatch's limit of data points in one answer.
 _MOST = 1440
 
 

@@ -13,7 +13,7 @@ from estimators.service.errors import ServiceError, invalid, malformed
 
 Shape = Mapping[str, Any]
 
-#: #: How much of a wrong value an error shows, in characters.
+#: How much of a wrong value an error shows, in characters.
 _SHOWN = 120
 
 
@@ -50,11 +50,11 @@ class Model:
             self.result_wrappers[operation] = described.get("output", {}).get("resultWrapper", f"{operation}Result")
             roots += [shape for shape in (self._inputs[operation], self._outputs[operation]) if shape]
         self.shapes = service_model.reachable(whole["shapes"], roots)
-        #: #: Shapes whose values are returned unchanged.
+        #: Shapes whose values are returned unchanged.
         self._plain = frozenset(
             name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", "integer", "long")
         )
-        #: #: Structures that contain only such values, such as log events, of which an answer may have ten thousand.
+        #: Structures that contain only such values, such as log events, of which an answer may have ten thousand.
         self._flat = frozenset(
             name
             for name, shape in self.shapes.items()

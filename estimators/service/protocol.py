@@ -23,10 +23,10 @@ TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVer
 SIGNED = {"sagemaker": "sagemaker", "logs": "logs", "monitoring": "cloudwatch", "sts": "sts", "iam": "iam"}
 
 _FORM = "application/x-www-form-urlencoded"
-#: #: The most parameters of a form.
+#: The most parameters of a form.
 _FORM_FIELDS = 10_000
 _DEPTH = 20
-#: #: Characters that are not allowed in XML documents.
+#: Characters that are not allowed in XML documents.
 _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

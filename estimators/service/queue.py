@@ -25,7 +25,7 @@ from estimators.service.records import Jobs
 
 _log = logging.getLogger(__name__)
 
-#: #: How often the queue checks whether a job is over, in seconds.
+#: How often the queue checks whether a job is over, in seconds.
 _PACE = 0.1
 
 Tell = Callable[[str], None]

@@ -129,12 +129,12 @@ class Jobs:
                 self._over[record.name] = (stamp, status)
         return status
 
-    # # --- the endpoint's own data in a record ---
+    # --- the endpoint's own data in a record ---
 
     def own(self, record: JobRecord) -> dict[str, Any]:
         """Return the endpoint's own data about a job; empty without any."""
         path = record.asked_file
-        # # The lock covers both steps: two writes may have the same modification time, that of the kernel's last tick.
+        # The lock covers both steps: two writes may have the same modification time, that of the kernel's last tick.
         with self._lock:
             try:
                 stamp = os.stat(path).st_mtime_ns

@@ -14,7 +14,7 @@ from pathlib import Path
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
-#: #: The AWS account that jobs and buckets appear to belong to.
+#: The AWS account that jobs and buckets appear to belong to.
 ACCOUNT = "000000000000"
 
 DEFAULT_REGION = "us-east-1"

@@ -19,7 +19,7 @@ from botocore.credentials import Credentials
 from estimators.service.errors import ServiceError
 from estimators.service.settings import DEFAULT_REGION, Keys
 
-#: #: The largest difference between a request's time and this machine's, in seconds.
+#: The largest difference between a request's time and this machine's, in seconds.
 CLOCK_SKEW = 15 * 60
 
 AUTHORIZATION = re.compile(
@@ -27,7 +27,7 @@ AUTHORIZATION = re.compile(
     r"SignedHeaders=([a-z0-9;_-]{1,2048}), *Signature=([0-9a-f]{64})"
 )
 TIME = "%Y%m%dT%H%M%SZ"
-#: #: Services with a single address for all regions -> the region that clients sign for.
+#: Services with a single address for all regions -> the region that clients sign for.
 _ONE_FOR_ALL = {"iam": "us-east-1", "sts": "us-east-1"}
 
 Headers = Sequence[tuple[str, str]]

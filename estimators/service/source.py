@@ -15,10 +15,10 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.service.storage import Storage, split_uri
 
-#: #: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
+#: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
 #: timeout.
 _MAX_BYTES = 1 << 30
-#: #: Only one archive at a time is unpacked, because all use the same disk.
+#: Only one archive at a time is unpacked, because all use the same disk.
 _UNPACKING = threading.Lock()
 
 

@@ -24,7 +24,7 @@ from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT = 30.0
-#: #: How often the server checks whether it is still needed, in seconds.
+#: How often the server checks whether it is still needed, in seconds.
 _PACE = 0.5
 
 

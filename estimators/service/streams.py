@@ -26,13 +26,13 @@ from estimators.records.record import JobRecord
 #: CloudWatch's largest event, in bytes.
 EVENT_LIMIT = 256 * 1024 - 26
 
-#: #: An event: time in ms since the epoch, offset in the log, length, number of the log among the host's.
+#: An event: time in ms since the epoch, offset in the log, length, number of the log among the host's.
 _EVENT = struct.Struct("<QQIHxx")
-#: #: The shortest time between two events of a redrawn line, in ns.
+#: The shortest time between two events of a redrawn line, in ns.
 _REDRAWN_NS = 1_000_000_000
-#: #: For how many hosts the positions are kept in memory.
+#: For how many hosts the positions are kept in memory.
 _KEPT = 4096
-#: #: An index always has the same lock, in all objects.
+#: An index always has the same lock, in all objects.
 _LOCKS = [threading.Lock() for _ in range(64)]
 
 
@@ -115,7 +115,7 @@ class LogStream:
         self._redrawn: dict[ProcessLog, _Redrawn] = {}
         self._finished = False
 
-    # # --- fixing the order ---
+    # --- fixing the order ---
 
     def extend(self, *, over: bool) -> int:
         """Fix the order of new events.

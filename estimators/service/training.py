@@ -25,7 +25,7 @@ from estimators.service.source import bring_source
 from estimators.service.storage import Storage
 from estimators.service.translation import Local, translate
 
-#: #: Members that DescribeTrainingJob always returns.
+#: Members that DescribeTrainingJob always returns.
 _ALWAYS = {
     "EnableNetworkIsolation": False,
     "EnableInterContainerTrafficEncryption": False,
@@ -67,7 +67,7 @@ class Training:
         now = time.time()
         try:
             with self._claimed(name):
-                # # The record is filled before it is visible: if the endpoint is killed, the job exists completely or
+                # The record is filled before it is visible: if the endpoint is killed, the job exists completely or
                 # not at all.
                 record = JobRecord.stage(name, self._jobs.home)
                 try:
@@ -123,7 +123,7 @@ class Training:
         changes = job.own.get("changes") or {}
         if "KeepAlivePeriodInSeconds" in changes:
             answer["ResourceConfig"] = {**(asked.get("ResourceConfig") or {}), **changes}
-        # # JSON has neither NaN nor infinity, nor has CloudWatch: such last values are only in the log.
+        # JSON has neither NaN nor infinity, nor has CloudWatch: such last values are only in the log.
         final = [item for item in job.status.get("FinalMetricDataList") or () if math.isfinite(item["Value"])]
         answer["FinalMetricDataList"] = final or None
         answer["TrainingJobArn"] = self._jobs.arn(job.name)
@@ -156,7 +156,7 @@ class Training:
                 "ResourceInUse",
                 f"The training job is in status {job.status.get('TrainingJobStatus')}. Stop it first.",
             )
-        # # Renamed first, so that the name is free and no reader sees a partial record.
+        # Renamed first, so that the name is free and no reader sees a partial record.
         aside = job.record.path.with_name(f".{job.name}.{os.urandom(6).hex()}")
         try:
             os.rename(job.record.path, aside)

@@ -25,7 +25,7 @@ from estimators.job.queueing import check_name
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.service.errors import ServiceError, invalid
 
-#: #: Members that request a feature of AWS that is not available here and that the job may need, with the reason.
+#: Members that request a feature of AWS that is not available here and that the job may need, with the reason.
 REFUSED: Mapping[str, str] = {
     "AlgorithmSpecification.AlgorithmName": "SageMaker's own and the marketplace's algorithms exist on AWS only",
     "DebugRuleConfigurations": "SageMaker Debugger's rules run on AWS",
@@ -47,14 +47,14 @@ REFUSED: Mapping[str, str] = {
     "VpcConfig": "a VPC exists on AWS only",
 }
 
-#: #: Further such members for processes without containers.
+#: Further such members for processes without containers.
 REFUSED_FOR_PROCESSES: Mapping[str, str] = {
     "AlgorithmSpecification.ContainerArguments": "processes of this machine have no container",
     "AlgorithmSpecification.ContainerEntrypoint": "processes of this machine have no container",
     "EnableNetworkIsolation": "processes of this machine share its network",
 }
 
-#: #: Members that are accepted, stored and described, but have no effect here, with the reason.
+#: Members that are accepted, stored and described, but have no effect here, with the reason.
 WITHOUT_EFFECT: Mapping[str, str] = {
     "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
     "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
@@ -69,7 +69,7 @@ WITHOUT_EFFECT: Mapping[str, str] = {
     "StoppingCondition.MaxPendingTimeInSeconds": "this limit belongs to training plans",
 }
 
-#: #: Hyperparameters of the SDK 2.x that select launchers that are not available here.
+#: Hyperparameters of the SDK 2.x that select launchers that are not available here.
 _FOREIGN_LAUNCHERS = {
     "sagemaker_distributed_dataparallel_enabled": "smdistributed's data parallel library is part of AWS's images",
     "sagemaker_distributed_modelparallel_enabled": "smdistributed's model parallel library is part of AWS's images",
@@ -77,7 +77,7 @@ _FOREIGN_LAUNCHERS = {
     "sagemaker_distribution_instance_groups": "heterogeneous clusters are not supported yet",
 }
 
-#: #: Images that fleetfit's own image replaces, unless an image map has another entry.
+#: Images that fleetfit's own image replaces, unless an image map has another entry.
 DEFAULT_IMAGES = ("*/tensorflow-training:*", "*/sagemaker-tensorflow-scriptmode:*", "*/sagemaker-tensorflow:*")
 
 BACKENDS = ("process", "docker")

@@ -19,7 +19,7 @@ HOST = "127.0.0.1"
 
 #: Connections that may be open when a request comes, and threads that answer; beyond it, requests get the status 503.
 CONNECTION_LIMIT = 1024
-#: #: A connection without a request for this time is closed, in seconds.
+#: A connection without a request for this time is closed, in seconds.
 IDLE_SECONDS = 65
 #: The longest headers, in bytes.
 HEADER_LIMIT = 64 << 10

@@ -1,1 +1,1 @@
-"""The supervisor: the process that owns a running job and is the only writer of its record."""
+"""Define the supervisor, the process that owns a running job and is the only writer of the job's record."""

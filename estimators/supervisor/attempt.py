@@ -1,4 +1,4 @@
-"""State of the current attempt that involves no decision: its membership, ranks and checkpoints."""
+"""Hold the membership, ranks and checkpoints of the current attempt. The module makes no decisions."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
 
 
 class Attempt:
-    """State of one attempt; each attempt has its own object.
+    """The state of one attempt. A new object is created for each attempt.
 
     Args:
         spec: The job, on the hosts of this attempt.
         checkpoints: The folder of the job's checkpoints.
 
     Attributes:
-        elastic: The membership of an elastic job.
-        ranks: Where each rank runs.
+        elastic: The membership controller of an elastic job, or None.
+        ranks: The host of each rank that has started.
     """
 
     def __init__(self, spec: TrainingJobSpec, checkpoints: Path) -> None:
@@ -42,17 +42,17 @@ class Attempt:
 
     @property
     def has_saved(self) -> bool:
-        """Return whether the folder of checkpoints has changed since the attempt began, whoever wrote there."""
+        """Return whether any process has changed the folder of checkpoints since the attempt began."""
         return _newest(self._checkpoints) != self._mark
 
     def close(self) -> None:
-        """Close the membership of an elastic job: no further host can join."""
+        """Close the membership of an elastic job, so that no more hosts can join."""
         if self.elastic is not None:
             self.elastic.close()
 
 
 def _newest(folder: Path) -> int:
-    """Return the newest modification time of a folder's entries, in nanoseconds; 0 if the folder is empty."""
+    """Return the newest modification time of a folder's entries, in nanoseconds. Return 0 if the folder is empty."""
     newest = 0
     with contextlib.suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:

@@ -1,6 +1,6 @@
-"""The attempts of one job: how each ended, how long it ran, and which hosts are available for the next one.
+"""Count the attempts of one job: how each attempt ended, how long it ran, and which hosts are available next.
 
-State without input or output: times are passed in, on one clock.
+The module does no input or output. All times are arguments, which are measured on one clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from estimators.job.failure_policy import (
 )
 from estimators.supervisor.clocks import RunClock
 
-#: #: How often a job is started if the ports of its servers are already in use.
+#: How often an attempt is started in total if the ports of its servers are already in use.
 _PORT_ATTEMPTS = 3
 
 _AT_ONCE = Again()
@@ -31,11 +31,11 @@ _AT_ONCE = Again()
 
 @dataclasses.dataclass(frozen=True)
 class NextAttempt:
-    """Result: another attempt follows.
+    """A decision that another attempt follows.
 
     Attributes:
         until: The earliest time of the next attempt.
-        ending: How the last attempt ended; None if that attempt does not count.
+        ending: How the last attempt ended. None if the last attempt does not count.
     """
 
     until: float
@@ -43,12 +43,12 @@ class NextAttempt:
 
 
 class Attempts:
-    """Counts the attempts of one job and decides whether another one follows.
+    """Counts the attempts of one job and decides whether another attempt follows.
 
     Args:
         policy: The user's failure policy.
         hosts: All hosts of the job, in rank order.
-        earlier: How the attempts of earlier supervisors of this job ended.
+        earlier: The endings of the attempts that were recorded by earlier supervisors of the job.
         number: The number of the first attempt.
     """
 
@@ -72,7 +72,7 @@ class Attempts:
     # --- the course ---
 
     def begin(self, now: float) -> tuple[str, ...]:
-        """Begin another attempt on the hosts that are present, and return their names."""
+        """Begin another attempt on the available hosts, and return the names of these hosts."""
         self.number += 1
         self.hosts = self.fleet.present(now)
         self.taken.clear()
@@ -81,18 +81,18 @@ class Attempts:
         return self.hosts
 
     def running(self, now: float) -> None:
-        """Start the clock: the attempt's hosts have been started."""
+        """Start the clock because the attempt's hosts have been started."""
         self.clock = self.clock.started(now)
 
     def over(self, failure: Failure | None, now: float) -> NextAttempt | Failure:
-        """Record that the attempt's hosts ended without success, and decide what follows.
+        """Record that the attempt's hosts ended without success, and decide whether another attempt follows.
 
         Args:
-            failure: The reason; ignored if hosts were being taken away.
-            now: When the hosts ended.
+            failure: The failure that ended the hosts. The failure is ignored if hosts were being taken away.
+            now: The time at which the hosts ended.
 
         Returns:
-            When the next attempt may begin, or the failure with which the job ends.
+            The earliest time of the next attempt, or the failure with which the job ends.
         """
         seconds = self.clock.current(now)
         self.clock = self.clock.stopped(now)
@@ -112,7 +112,10 @@ class Attempts:
         return self.wait(now, decision)
 
     def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
-        """Return when the next attempt may begin: after the pause, with enough hosts; a failure if there never are."""
+        """Return when the next attempt may begin, after the pause and with enough hosts.
+
+        If enough hosts will never be available, return the failure with which the job ends.
+        """
         until = max(now + decision.pause_s, self.fleet.enough_at(self.least, now))
         if math.isinf(until):
             last = self._endings[-1] if self._endings else None
@@ -121,11 +124,11 @@ class Attempts:
 
     @property
     def least(self) -> int:
-        """Return how many hosts an attempt needs."""
+        """Return the least number of hosts that an attempt needs."""
         return min(self.policy.min_hosts or len(self.fleet.hosts), len(self.fleet.hosts))
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return how all attempts ended, for the record."""
+        """Return the endings of all attempts, for the record."""
         return [ending.to_dict() for ending in (*self._earlier, *self._endings)]
 
     # --- within ---

@@ -29,25 +29,27 @@ class Clients:
         self._server: ControlSocket | None = None
 
     def attach(self, fd: int, caller: int) -> None:
-        """Attach a caller that waits for the job; the job stops when the caller ends.
+        """Attach a caller that waits for the job. The job is stopped when the caller ends.
 
         Args:
-            fd: The connection to the caller.
-            caller: The caller's pid, or 0.
+            fd: The descriptor of the connection to the caller.
+            caller: The caller's pid. 0 if the pid is unknown.
         """
         self._caller = Attachment(self._loop, fd, caller, self)
 
     def listen(self, path: Path) -> None:
-        """Listen for requests at a socket."""
+        """Listen for clients' requests on a socket."""
         self._server = ControlSocket(self._loop, path, self)
 
     def notify(self) -> None:
-        """Notify the waiting caller that there is something new to read."""
+        """Notify the waiting caller that the record has new content."""
         if self._caller is not None:
             self._caller.notify()
 
     def close(self, *, let_caller_wait: bool = False) -> None:
-        """Stop accepting requests, and release the waiting caller unless ``let_caller_wait`` is set."""
+        """Stop accepting requests, and release the waiting caller. If ``let_caller_wait`` is set, do not release the
+        caller.
+        """
         if self._caller is not None and not let_caller_wait:
             self._caller.close()
         if self._server is not None:

@@ -1,4 +1,4 @@
-"""A clock for the time that a job has run, over all of its attempts; ``max_run`` and the bill use it. Pure."""
+"""Measure the time that a job has run, over all of its attempts. ``max_run`` and the bill use this time. Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class RunClock:
-    """The spans in which a job's hosts ran, in seconds on one clock.
+    """The time spans in which a job's hosts ran, in seconds on one clock.
 
     Attributes:
-        spans: Begin and end of the completed spans.
-        since: The begin of the current span, or None while no host runs.
+        spans: The begin and end of each completed span.
+        since: The begin of the current span. None while no host runs.
     """
 
     spans: tuple[tuple[float, float], ...] = ()
     since: float | None = None
 
     def started(self, now: float) -> RunClock:
-        """Return the clock with the hosts running from now on; unchanged if they already run."""
+        """Return the clock with a span that begins now. Return the clock unchanged if the hosts already run."""
         return self if self.since is not None else dataclasses.replace(self, since=now)
 
     def stopped(self, now: float) -> RunClock:
@@ -28,9 +28,9 @@ class RunClock:
         return RunClock((*self.spans, (self.since, max(now, self.since))))
 
     def ran(self, now: float) -> float:
-        """Return how long the hosts have run in all, in seconds."""
+        """Return the total time that the hosts have run, in seconds."""
         return sum(end - begin for begin, end in self.stopped(now).spans)
 
     def current(self, now: float) -> float:
-        """Return how long the current span has lasted, in seconds; 0 if no host runs."""
+        """Return the length of the current span, in seconds. Return 0 if no host runs."""
         return max(0.0, now - self.since) if self.since is not None else 0.0

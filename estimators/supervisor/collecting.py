@@ -1,4 +1,4 @@
-"""Collects a job's provenance while the job trains."""
+"""Collect a job's provenance while the job trains."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from container.system.loop import Timer
 from estimators.records.provenance import command
 from estimators.supervisor.journal import Journal
 
-#: #: How long after the start of the job, and again after the start of its hosts, the collector waits, in seconds.
-#: During a launch, the collector must not compete for the cores.
+#: The collector's delay after the start of the job, and again after the start of the job's hosts, in seconds. The
+#: collector must not compete for the cores during a launch.
 _DELAY = 1.0
 
 
@@ -38,20 +38,23 @@ class ProvenanceCollector:
         self._timer: Timer | None = None
 
     def start_soon(self) -> None:
-        """Start the collector a moment after the job."""
+        """Start the collector ``_DELAY`` seconds after the job, so that the collector does not slow the launch."""
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Delay the collector again because hosts start, unless it already runs."""
+        """Restart the collector's delay because hosts are starting. Do nothing if the collector already runs."""
         if self._timer is not None:
             self._timer.cancel()
             self.start_soon()
 
     async def wait(self, seconds: float) -> set[int]:
-        """Wait until the collector has ended; start it now if the job was shorter than the collector's delay.
+        """Wait until the collector has ended. If the collector has not started yet, start it now.
+
+        Args:
+            seconds: The longest time to wait, in seconds.
 
         Returns:
-            The collector's pid if it still runs, else an empty set.
+            The collector's pid if it still runs. An empty set if the collector has ended.
         """
         if self._timer is not None:
             self._start()
@@ -62,7 +65,7 @@ class ProvenanceCollector:
         return set() if self._pid is None else {self._pid}
 
     def _start(self) -> None:
-        """Start the collector at the lowest priority: it runs beside the training, or after a very short job."""
+        """Start the collector with the lowest CPU priority, so that it does not slow the training."""
         assert self._timer is not None
         self._timer.cancel()
         self._timer = None

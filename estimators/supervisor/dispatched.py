@@ -1,8 +1,8 @@
-"""The process that maintains the local copy of a job whose supervisor runs at a dispatcher.
+"""Maintain the local copy of a job whose supervisor runs at a dispatcher.
 
-On this machine the process stands in for the supervisor: it holds the record's lock, submits the job to the dispatcher,
-writes news of the job into the record, and forwards the requests of clients. The job does not depend on the process. If
-the process ends before the job, another one continues in its place.
+On this machine, the process replaces the supervisor. The process holds the record's lock and submits the job to the
+dispatcher. The process writes the dispatcher's messages into the record, and forwards the clients' requests. The job
+does not depend on the process. If the process ends before the job, a new process can continue to maintain the copy.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from estimators.records.replication import Replica
 from estimators.records.states import SecondaryStatus
 from estimators.supervisor.ipc_server import ControlSocket
 
-#: #: How long to wait before connecting to a dispatcher again, in seconds; doubled each time, up to the second number.
+#: The first and the longest pause before fleetfit connects to a dispatcher again, in seconds. Each pause is twice as
+#: long as the previous pause.
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
-#: #: After how many seconds without a connection clients get an error, and after how many the process gives up.
+#: The seconds without a connection after which clients receive an error, and the seconds after which the process stops.
 _TELL_AFTER_S, _GIVE_UP_AFTER_S = 60.0, 1800.0
 
 
@@ -39,8 +40,8 @@ class DispatchedJob:
     """One job that runs at a dispatcher.
 
     Args:
-        loop: The loop that drives it.
-        record: The local copy of the job's record; its lock is held.
+        loop: The loop that runs the job's callbacks.
+        record: The local copy of the job's record. The caller holds the record's lock.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord) -> None:
@@ -64,7 +65,11 @@ class DispatchedJob:
         loop.add_signal_handler(signal.SIGINT, lambda: None)
 
     async def keep(self) -> None:
-        """Keep the copy until the job is over, was stopped before it was submitted, or the dispatcher stays lost."""
+        """Update the copy of the record until the job needs no more updates.
+
+        The updates end when the job is over, or when the job was stopped before it was submitted. The updates also end
+        when the dispatcher has been unreachable for ``_GIVE_UP_AFTER_S`` seconds.
+        """
         tasks = [asyncio.ensure_future(self._keep_copy()), asyncio.ensure_future(self._over.wait())]
         telling = asyncio.ensure_future(self._tell_news())
         try:
@@ -84,7 +89,7 @@ class DispatchedJob:
             self._say(await self._dispatcher.news.get())
 
     async def _keep_copy(self) -> None:
-        """Submit the job to the dispatcher unless that was done before, and follow it to its end."""
+        """Submit the job to the dispatcher unless it was submitted before, and follow the job until it is over."""
         self._note(supervisor_pid=os.getpid())
         try:
             if not statuses.lives_elsewhere(self._status):
@@ -108,11 +113,11 @@ class DispatchedJob:
                 await self._pause(str(error))
 
     def close(self) -> None:
-        """Close the connections to the dispatcher and the socket."""
+        """Close the connections to the dispatcher and the control socket."""
         self._control.close()
         self._dispatcher.close()
 
-    # # --- submitting the job ---
+    # --- submitting the job ---
 
     def _parcel(self) -> Parcel:
         spec = TrainingJobSpec.from_request(self._record.read_request())
@@ -125,13 +130,13 @@ class DispatchedJob:
         self._note(elsewhere=False)
 
     def _stop(self, reason: str) -> None:
-        """Stop a job that the dispatcher does not have yet."""
+        """Stop a job that has not been submitted to the dispatcher yet."""
         for step in (SecondaryStatus.STOPPING, SecondaryStatus.STOPPED):
             self._status = statuses.transition(self._status, step, time.time(), f"Stopped: {reason}.")
         self._note()
         self._over.set()
 
-    # # --- following the job ---
+    # --- following the job ---
 
     def _take(self, message: Message) -> None:
         operation = message["op"]
@@ -173,7 +178,10 @@ class DispatchedJob:
         self._note(supervisor_pid=os.getpid())
 
     async def _pause(self, text: str) -> None:
-        """Wait before the next try to reach the dispatcher, longer each time; give up after ``_GIVE_UP_AFTER_S``."""
+        """Wait before the next attempt to reach the dispatcher.
+
+        Each pause is longer than the previous pause. Stop trying after ``_GIVE_UP_AFTER_S`` seconds.
+        """
         now = _now()
         self._why = text
         self._lost_since = self._lost_since or now
@@ -184,7 +192,7 @@ class DispatchedJob:
         await asyncio.sleep(self._wait * random.uniform(0.8, 1.2))
         self._wait = min(self._wait * 2, _LONGEST_WAIT_S)
 
-    # # --- requests of clients ---
+    # --- requests of clients ---
 
     async def answer(self, message: Message) -> dict[str, Any]:
         """Answer what is known here, and pass everything else on to the dispatcher, when it has the job."""
@@ -221,7 +229,7 @@ def _now() -> float:
 
 
 def run(loop: AsyncioLoop, record: JobRecord) -> None:
-    """Keep the copy of a job's record until the job is over or the dispatcher stays lost."""
+    """Maintain the copy of a job's record until the job is over or the dispatcher has been unreachable for too long."""
     job = DispatchedJob(loop, record)
     try:
         loop.run(job.keep())

@@ -1,4 +1,4 @@
-"""The events and actions of a job in :mod:`.machine`. Values."""
+"""Define the events and actions of the state machine in :mod:`.machine`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from container.contract.failures import Failure
 from estimators.backends.base import HostEnd
 from estimators.records.states import SecondaryStatus
 
-# # --- events ---
+# --- events ---
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Started:
 
 @dataclasses.dataclass(frozen=True)
 class TurnCame:
-    """It is the job's turn in its queue."""
+    """The job has the next turn in its queue."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,11 +34,11 @@ class StatusReported:
 
 @dataclasses.dataclass(frozen=True)
 class HostEnded:
-    """A host's training process has ended, and all of its output was handled.
+    """A host's training process has ended, and all of its output has been handled.
 
     Attributes:
-        end: How it ended.
-        goes_on: Whether the other hosts of an elastic job go on without this one.
+        end: How the process ended.
+        goes_on: Whether the other hosts of an elastic job continue without this host.
         last: Whether no other host of an elastic job runs.
         saved: Whether the attempt has changed the folder of checkpoints.
     """
@@ -51,25 +51,25 @@ class HostEnded:
 
 @dataclasses.dataclass(frozen=True)
 class Failed:
-    """The attempt cannot go on."""
+    """The attempt cannot continue because of a failure."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class Diverged:
-    """A metric is not a number, and the job is set to fail for that."""
+    """A metric is not a number, and the job's options require that the job fails in this case."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class StopAsked:
-    """A client, or a signal, stops the job.
+    """A client or a signal requests that the job stops.
 
     Attributes:
         reason: The reason for the stop.
-        grace_s: How long the script has to save, in seconds; None for the job's own grace.
+        grace_s: How long the script has to save, in seconds. None for the job's setting.
     """
 
     reason: str
@@ -78,19 +78,21 @@ class StopAsked:
 
 @dataclasses.dataclass(frozen=True)
 class CallerGone:
-    """The caller that waits for the job has ended: the job is stopped."""
+    """The caller that waits for the job has ended, so that the job must be stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitReached:
-    """A limit of the backend ends the job as ``max_run`` does."""
+    """The job has reached a limit of the backend and ends as after ``max_run``."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Preempted:
-    """The hosts of all training workers are taken away: these save within the notice, and another attempt follows."""
+    """The hosts of all training workers will be taken away. Workers save within the notice, and another attempt
+    follows.
+    """
 
     host: str
     notice_s: float
@@ -98,10 +100,11 @@ class Preempted:
 
 @dataclasses.dataclass(frozen=True)
 class HostsAwaited:
-    """Too few hosts of an elastic job are left, but some will come back: another attempt has these hosts again.
+    """Too few hosts of an elastic job are left, but some hosts will return. Another attempt will use the returned
+    hosts.
 
     Attributes:
-        hosts: The hosts that come back.
+        hosts: The hosts that will return.
         saved: Whether the attempt has changed the folder of checkpoints.
     """
 
@@ -111,12 +114,12 @@ class HostsAwaited:
 
 @dataclasses.dataclass(frozen=True)
 class HostTaken:
-    """A host of a gang is taken away, after a notice, or at once (``notice_s`` None).
+    """A host of a job whose ranks train together is taken away, either after a notice or at once.
 
     Attributes:
         host: The host.
-        notice_s: How long its processes have to save, in seconds.
-        back_in_s: In how many seconds the host comes back; None for never.
+        notice_s: How long the host's processes have to save, in seconds. None if the host is taken away at once.
+        back_in_s: In how many seconds the host returns. None if the host never returns.
     """
 
     host: str
@@ -126,7 +129,7 @@ class HostTaken:
 
 @dataclasses.dataclass(frozen=True)
 class HostReturned:
-    """A host of a gang that was taken away is back."""
+    """A host that was taken away has returned, in a job whose ranks train together."""
 
     host: str
 
@@ -138,7 +141,7 @@ class HostsChanged:
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """The outputs have been collected, or collecting them has failed."""
+    """The outputs have been collected, or an error has occurred during the collection."""
 
     failure: Failure | None
 
@@ -152,7 +155,7 @@ class OverThere:
 
 @dataclasses.dataclass(frozen=True)
 class LetGo:
-    """The job goes on on its managed service, and the supervisor stops following it."""
+    """The job continues on its managed service, and the supervisor stops following the job."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -165,37 +168,37 @@ Event: TypeAlias = (
     | Preempted | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
 )  # fmt: skip
 
-# # --- actions ---
+# --- actions ---
 
 
 class Do(enum.Enum):
-    """An action without arguments."""
+    """An action that has no arguments."""
 
-    #: #: Let no further host join an elastic job.
+    #: Close the membership of an elastic job, so that no more hosts join.
     CLOSE_MEMBERSHIP = "close_membership"
-    #: #: Request every host to stop, with the grace that the options give to the script.
+    #: Request every host to stop, with the grace that the options give to the script.
     STOP_HOSTS = "stop_hosts"
-    #: #: Terminate every host without grace.
+    #: Terminate every host without grace.
     END_HOSTS = "end_hosts"
-    #: #: Record that the attempt's hosts have been started.
+    #: Record that the attempt's hosts have been started.
     HOSTS_STARTED = "hosts_started"
-    #: #: Stop injecting faults into the attempt: its hosts have ended.
+    #: Stop injecting faults into the attempt, because its hosts have ended.
     ATTEMPT_OVER = "attempt_over"
-    #: #: Store how the attempts ended.
+    #: Store how the attempts ended.
     KEEP_ATTEMPTS = "keep_attempts"
-    #: #: Enter the queue again, if the attempt was preempted for another job.
+    #: Enter the queue again, if the attempt was preempted for another job.
     QUEUE_AGAIN = "queue_again"
-    #: #: Collect the remaining checkpoints, models and outputs, and pack them.
+    #: Collect the remaining checkpoints, models and outputs, and pack them.
     COLLECT = "collect"
-    #: #: Write the last status, and release the caller.
+    #: Write the last status, and release the caller.
     FINISH = "finish"
-    #: #: Stop following the job.
+    #: Stop following the job.
     LET_GO = "let_go"
 
 
 @dataclasses.dataclass(frozen=True)
 class Begin:
-    """Start an attempt on these hosts."""
+    """Start an attempt on the given hosts."""
 
     number: int
     hosts: tuple[str, ...]
@@ -203,7 +206,7 @@ class Begin:
 
 @dataclasses.dataclass(frozen=True)
 class KillHost:
-    """Kill a host, as the loss of its machine would."""
+    """Kill a host in the same way as the loss of its machine would."""
 
     host: str
 
@@ -218,7 +221,7 @@ class Show:
 
 @dataclasses.dataclass(frozen=True)
 class Tell:
-    """Record an event that the live log shows as well."""
+    """Record an event and write its text into the log."""
 
     kind: str
     host: str

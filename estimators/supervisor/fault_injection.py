@@ -19,7 +19,7 @@ from estimators.job.faults import Fault, Interrupt, Kill, RemoveHost
 if TYPE_CHECKING:
     from estimators.supervisor.supervisor import Supervisor
 
-#: #: How many bytes of a line of output are searched.
+#: The number of bytes of a line of output that are searched.
 _LINE_LIMIT = 1 << 16
 
 
@@ -27,22 +27,22 @@ class FaultyHosts(Protocol):
     """The hosts of a running job, as far as faults concern them. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Interrupt a host: remove it after a notice.
+        """Interrupt a host, which means that the host is removed after a notice.
 
         Args:
             host: The host.
-            notice_s: How long its processes have after SIGTERM.
-            back_in_s: In how many seconds from now the host comes back; None for never.
+            notice_s: How long the host's processes have after SIGTERM, in seconds.
+            back_in_s: In how many seconds from now the host returns. None if the host never returns.
         """
 
     def kill_rank(self, rank: int, signal: int) -> None:
         """Send a signal to a rank."""
 
     def remove(self, host: str, back_in_s: float | None) -> None:
-        """Remove a host without a notice; see :meth:`interrupt`."""
+        """Remove a host without a notice. See :meth:`interrupt`."""
 
     def return_host(self, host: str) -> None:
-        """Handle that a host is back that was taken away."""
+        """Handle that a host that was taken away has returned."""
 
 
 class FaultInjector:
@@ -89,7 +89,7 @@ class FaultInjector:
     # --- the course of the job ---
 
     def attempt_began(self, attempt: int) -> None:
-        """Start the timers of an attempt's faults, now that its hosts have been started."""
+        """Start the timers of an attempt's faults, because the attempt's hosts have been started."""
         self.attempt_ended()
         self._attempt = attempt
         self._pending = {number: fault for number, fault in enumerate(self._faults) if fault.happens_in(attempt)}
@@ -105,7 +105,7 @@ class FaultInjector:
             self._next_interruption()
 
     def attempt_ended(self) -> None:
-        """Drop the faults of the attempt that have not happened: its hosts have ended."""
+        """Drop the faults of the attempt that have not happened, because the attempt's hosts have ended."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -117,7 +117,7 @@ class FaultInjector:
         """Stop all disturbances, because the job is over.
 
         Returns:
-            The faults that have not happened although their attempt took place.
+            The faults that did not happen although their attempt took place.
         """
         self._over = True
         self.attempt_ended()
@@ -125,7 +125,7 @@ class FaultInjector:
             timer.cancel()
         return [str(self._faults[number]) for number in sorted(self._seen - self._fired)]
 
-    # # --- triggers of faults ---
+    # --- triggers of faults ---
 
     def output(self, piece: Piece) -> None:
         """Search the output of a process for the lines that trigger faults."""
@@ -146,7 +146,9 @@ class FaultInjector:
                 self._fire(number, line=text)
 
     def event(self, event: Event) -> None:
-        """Handle that a rank has reached a fault's step; a rank that is to be killed there kills itself."""
+        """Handle that a rank has reached the step of a fault. If the fault kills this rank, only record the fault,
+        because the rank kills itself.
+        """
         if event.kind != "fault_step" or not isinstance(number := event.data.get("id"), int):
             return
         fault = self._pending.get(number)

@@ -1,4 +1,4 @@
-"""Writes the results of a job into its record after all of its processes have ended."""
+"""Write the results of a job into its record after all of its processes have ended."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from estimators.supervisor.journal import Journal
 
 
 def archive_of(spec: TrainingJobSpec) -> str | None:
-    """Return the path of the packed model, or None without one."""
+    """Return the path of the packed model. Return None if the job has no packed model."""
     folder = local.output_dir(spec)
     return str(folder / "model.tar.gz") if folder is not None and (folder / "model.tar.gz").exists() else None
 
 
 def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> None:
-    """Write the reason into each host's ``output/failure`` file, if its toolkit could not write it."""
+    """Write the reason of the failure into each host's ``output/failure`` file. Existing files are not changed."""
     for host in hosts:
         tree = record.tree(host)
         with contextlib.suppress(OSError):
@@ -33,11 +33,11 @@ def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> N
 
 
 def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return warnings for a job without a model whose script has saved one into its working folder.
+    """Return warnings for a job that has no model although its script has saved a model into the working folder.
 
     Args:
         record: The job's record.
-        found: Host -> its models' paths, relative to the working folder.
+        found: The paths of the models relative to the working folder, by host.
     """
     warnings = []
     for host, paths in found.items():
@@ -60,16 +60,16 @@ def write_ending(
     stopped_as: tuple[SecondaryStatus, str] | None,
     failure: Failure | None,
 ) -> None:
-    """Write into the status how the job ended, its model, and the last values of its metrics.
+    """Write the job's outcome, its model and the last values of its metrics into the status.
 
     Args:
         journal: The journal of the job.
         record: The job's record.
         spec: The job, on the hosts of its last attempt.
-        model: The path at which a host's agent has put the model.
-        there: The last description of a job on a managed service.
-        stopped_as: The status of a job that was stopped, and why.
-        failure: Why the job failed.
+        model: The path of the model that a host's agent has reported, or None.
+        there: The last description of a job on a managed service. None for other jobs.
+        stopped_as: The secondary status and the message of a job that was stopped. None if the job was not stopped.
+        failure: The failure of the job, or None.
     """
     status = journal.status
     archive = model or archive_of(spec)
@@ -101,7 +101,7 @@ def bill(journal: Journal) -> None:
 
 
 def tidy() -> None:
-    """Remove temporary folders of jobs that were killed before they could remove them."""
+    """Remove temporary folders of jobs that were killed before they removed the folders."""
     with contextlib.suppress(Exception):  # leftovers of another job must not fail this one
         for path in unused.unused_folders():
             removing.remove_tree(path, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Handles the events of a job's hosts: records them, and passes on those that affect the job."""
+"""Handle the events of a job's hosts: record each event, and forward the events that affect the job."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class HostEvents:
             self.model = str(event.data.get("model") or "") or None
 
     def warn(self, host: str, message: str, time_ns: int) -> None:
-        """Store a warning in the status, and show it in the log."""
+        """Store a warning in the status, and write the warning into the log."""
         self._journal.warn(message)
         self._journal.say(host, f"warning: {message}", time_ns)
         if self._mirror.begun:

@@ -1,7 +1,7 @@
-"""The supervisor's control socket in the record, and its connection to a waiting caller.
+"""Provide the supervisor's control socket in the record, and its connection to a waiting caller.
 
-Both accept requests (:mod:`container.contract.messages`); the control socket answers each. Only the user can access
-them, because the record's folder is private to the user.
+The socket and the connection accept requests (:mod:`container.contract.messages`). Only the control socket sends
+answers. Only the user can access the socket, because the record's folder is private to the user.
 """
 
 from __future__ import annotations
@@ -108,12 +108,12 @@ class Attachment:
                 self._pidfd = None  # a kernel without pidfds: only end-of-file is watched
 
     def notify(self) -> None:
-        """Notify the caller that there is something new to read."""
+        """Notify the caller that the record has new content."""
         if not self._connection.congested:  # a suspended caller finds one unread message when it resumes
             self._connection.send({"op": "news"})
 
     def close(self) -> None:
-        """Close the connection: the caller receives end-of-file."""
+        """Close the connection, so that the caller receives end-of-file."""
         self._ended = True
         if self._pidfd is not None:
             self._loop.remove_reader(self._pidfd)

@@ -1,4 +1,4 @@
-"""Writes the record of a running job: status, events, metrics, and the output of its processes."""
+"""Write the record of a running job: status, events, metrics, and the output of its processes."""
 
 from __future__ import annotations
 
@@ -67,20 +67,23 @@ class Journal:
 
     @property
     def own(self) -> Mapping[str, Any]:
-        """Return fleetfit's own values in the status, apart from SageMaker's fields."""
+        """Return the values in the status that fleetfit adds to SageMaker's fields."""
         found: Mapping[str, Any] = self.status.get(statuses.OWN, {})
         return found
 
     def keep(self, **values: Any) -> None:
-        """Store values in the status; :meth:`write_status` writes them."""
+        """Store values in the status. :meth:`write_status` writes the values to the disk."""
         self.status = statuses.with_own(self.status, **values)
 
     def warn(self, message: str) -> None:
-        """Store a warning in the status; :meth:`write_status` writes it."""
+        """Store a warning in the status. :meth:`write_status` writes the warning to the disk."""
         self.status = statuses.with_warning(self.status, message)
 
     def unshared(self, reason: str) -> None:
-        """Store in the status why ranks import their modules themselves; :meth:`write_status` writes it."""
+        """Store in the status why each rank imports its modules separately.
+
+        :meth:`write_status` writes the reason to the disk.
+        """
         self.status = statuses.with_unshared(self.status, reason)
 
     def step(self, secondary: SecondaryStatus, message: str = "") -> None:
@@ -88,7 +91,11 @@ class Journal:
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
 
     def write_status(self, *, last: bool = False) -> None:
-        """Write the status; an error at the last time is printed, and otherwise passed to ``failed``."""
+        """Write the status. Call ``failed`` if an error occurs.
+
+        Args:
+            last: Whether the write is the last write of the job. An error of the last write is only printed.
+        """
         try:
             self._record.write_status(mask_texts(self.status, self._mask))
         except RecordError as error:
@@ -102,7 +109,7 @@ class Journal:
 
     @property
     def attempt(self) -> int:
-        """Return the number of the attempt that is being recorded."""
+        """Return the number of the current attempt."""
         return self._writer.attempt
 
     def start_attempt(self, number: int) -> None:
@@ -110,7 +117,7 @@ class Journal:
         self._writer.start_attempt(number)
 
     def event(self, kind: str, **data: Any) -> None:
-        """Record an event of the supervisor itself."""
+        """Record an event of the supervisor."""
         self.events([wire.Event(kind=kind, host="supervisor", attempt=self.attempt, data=data)])
 
     def events(self, events: Iterable[wire.Event]) -> None:
@@ -123,7 +130,7 @@ class Journal:
         for event in events:
             self.final_metrics.add(event)
         events = [
-            # # Metrics are numbers without secrets, and come by the million.
+            # Metrics are numbers without secrets, and come by the million.
             event
             if event.kind == "metric"
             else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
@@ -139,7 +146,7 @@ class Journal:
                 self._supervisor.diverged(event, text)
 
     def output(self, piece: wire.Piece, time_ns: int | None = None) -> None:
-        """Write the output of a process into the log, and search it for metrics."""
+        """Write the output of a process into the log, and search the output for metrics."""
         now = time.time_ns() if time_ns is None else time_ns
         self._writer.write(piece, now)
         self._flush_soon()
@@ -148,7 +155,7 @@ class Journal:
             self._search(line)
 
     def _search(self, line: metrics.Line) -> None:
-        """Search a line for metrics; :meth:`flush` records the found events together."""
+        """Search a line for metrics. The metrics that are found are recorded by :meth:`flush`."""
         lines = [line]
         if (other := metrics.with_numbers(line)) is not None:
             lines.append(other)
@@ -168,30 +175,30 @@ class Journal:
                 self.warn(event.data["message"])
 
     def say(self, host: str, text: str, time_ns: int | None = None) -> None:
-        """Write a line of fleetfit's own into a host's log."""
+        """Write a line from fleetfit into a host's log."""
         self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
         self._news = True
         self._flush_soon()
 
     def show_progress(self, host: str, text: str) -> None:
-        """Write a line about progress into a host's log; the next such line replaces it."""
+        """Write a progress line into a host's log. The next progress line replaces this line."""
         self._writer.write(wire.Piece(host, None, f"{text}\r".encode()))
         self._news = True
         self._flush_soon()
 
     def recall(self) -> None:
-        """Load the last values of the metrics that an earlier supervisor has recorded."""
+        """Load the last values of the metrics that an earlier supervisor recorded."""
         for event in self._record.events("metric"):
             self.final_metrics.add(event)
 
     def _flush_soon(self) -> None:
-        """Schedule one flush for everything that is written in this turn of the loop."""
+        """Schedule one flush for everything that is written in this iteration of the loop."""
         if not self._flushes:
             self._flushes = True
             self._supervisor.loop.call_soon(self.flush)
 
     def flush(self) -> None:
-        """Write buffered metrics and log lines, and notify readers of news."""
+        """Write buffered metrics and log lines, and notify readers that the record has new content."""
         self._record_found()
         self._flushes = False
         try:
@@ -202,13 +209,13 @@ class Journal:
             self._supervisor.record_failed(error)
 
     def finish(self) -> None:
-        """Record the last metrics, also from lines without a line end."""
+        """Record the last metrics. Search also the lines that have no line end."""
         for line in self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt):
             self._search(line)
         self._record_found()
 
     def unmatched(self) -> list[str]:
-        """Return a text for each metric that was neither printed nor reported, with the nearest lines."""
+        """Return a text for each metric that has no value, with the most similar lines of the output."""
         return self._extractor.unmatched(self.final_metrics.names)
 
     def close(self) -> None:

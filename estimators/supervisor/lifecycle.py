@@ -1,4 +1,4 @@
-"""The stages of a job in its supervisor and the transitions between them. Pure."""
+"""Define the stages of a job in its supervisor and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from estimators.supervisor.transitions import Table
 
 
 class Stage(enum.Enum):
-    """Stage of a job."""
+    """The stage of a job."""
 
-    #: #: An attempt is in progress: its hosts are prepared, or run.
+    #: An attempt is in progress. Its hosts are being prepared or are running.
     RUNNING = "running"
-    #: #: An attempt is over, and the next one may not begin yet.
+    #: An attempt is over, and the next attempt may not begin yet.
     WAITING = "waiting"
-    #: #: The attempt cannot go on: its hosts are terminated, and then their outputs are collected.
+    #: The attempt cannot continue. Its hosts are terminated, and then their outputs are collected.
     FAILING = "failing"
-    #: #: The job is being stopped: its hosts have time to save, and then their outputs are collected.
+    #: The job is being stopped. Its hosts have time to save, and then their outputs are collected.
     STOPPING = "stopping"
-    #: #: Something failed during the stop: its hosts are terminated.
+    #: Something failed while the job was being stopped. The job's hosts are terminated.
     ENDING = "ending"
-    #: #: All hosts have ended successfully, and their outputs are collected.
+    #: All hosts have ended successfully, and their outputs are collected.
     COLLECTING = "collecting"
-    #: #: The last status is being written, or has been.
+    #: The job is over. The last status has been written or is being written.
     OVER = "over"
 
     @property
@@ -32,24 +32,24 @@ class Stage(enum.Enum):
 
     @property
     def is_ending(self) -> bool:
-        """Return whether no further process is started."""
+        """Return whether no more processes are started because the job is failing, ending or over."""
         return self in (Stage.FAILING, Stage.ENDING, Stage.OVER)
 
 
 class Happening(enum.Enum):
-    """Event that moves a job from one stage to another."""
+    """An event that changes the stage of a job."""
 
-    #: #: The attempt cannot go on because of a failure.
+    #: The attempt cannot continue because of a failure.
     FAILURE = "failure"
-    #: #: A client, a limit or the caller's end stops the job.
+    #: A client, a limit or the caller's end stops the job.
     STOP = "stop"
-    #: #: All hosts have ended, and another attempt follows.
+    #: All hosts have ended, and another attempt follows.
     RETRY = "retry"
-    #: #: The next attempt may begin.
+    #: The next attempt may begin.
     RESTART = "restart"
-    #: #: All hosts have ended, and no other attempt follows.
+    #: All hosts have ended, and no other attempt follows.
     COLLECT = "collect"
-    #: #: Nothing of the job remains to be waited for.
+    #: Nothing of the job remains to be waited for.
     FINISH = "finish"
 
 
@@ -65,7 +65,7 @@ TRANSITIONS = Table(
         (Stage.WAITING, Happening.STOP): Stage.STOPPING,
         (Stage.WAITING, Happening.RESTART): Stage.RUNNING,
         (Stage.WAITING, Happening.FINISH): Stage.OVER,
-        # # A failing job cannot be stopped any more: it ends with its failure. If another attempt would have followed,
+        # A failing job cannot be stopped any more: it ends with its failure. If another attempt would have followed,
         # the job is stopped instead.
         (Stage.FAILING, Happening.FAILURE): Stage.FAILING,
         (Stage.FAILING, Happening.RETRY): Stage.WAITING,

@@ -1,9 +1,9 @@
-"""The state machine of a job: events go in, actions come out. Pure, with time as an argument.
+"""Define the state machine of a job. The machine receives events and returns actions. Pure: time is an argument.
 
-:class:`JobMachine` holds no file, process or clock. The supervisor (:mod:`.supervisor`) puts all events of a job into
-one queue, passes each to the machine with the time and whether a host runs, and performs the actions. An elastic job
-uses the same machine; its membership is decided separately (:mod:`.elastic`), and events report what concerns the whole
-job.
+:class:`JobMachine` uses no file, process or clock. The supervisor (:mod:`.supervisor`) puts all events of a job into
+one queue. The supervisor passes each event to the machine, with the time and whether a host runs. Then the supervisor
+performs the returned actions. An elastic job uses the same machine. The membership of an elastic job is decided
+separately (:mod:`.elastic`). Events report the decisions that affect the whole job.
 """
 
 from __future__ import annotations
@@ -50,51 +50,52 @@ from estimators.supervisor.events import (
 )
 from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
 
-#: #: How long the other hosts have to end after one was lost, in seconds.
+#: How long the other hosts have to end after the loss of a host, in seconds.
 _LOST_GRACE = 0.3
-#: #: How long the other hosts have to end after one failed, in seconds, before they are killed. Their own limit is 0.5
-#: s.
+#: How long the other hosts have to end after the failure of a host, in seconds, before they are killed. The hosts' own
+#: limit is 0.5 s.
 _END_TIMEOUT = 1.5
-#: #: How long packing the outputs may take after the script's time to save is over, in seconds.
+#: How long packing the outputs may take after the script's time to save is over, in seconds.
 _COLLECT_TIMEOUT = 10.0
 
-#: #: How often the machine checks whether an attempt has started its hosts so that one can be taken away, in seconds.
+#: The interval, in seconds, at which the machine checks whether an attempt has started its hosts. Only a started host
+#: can be taken away.
 _PREPARING_POLL = 0.1
 
-#: #: The failure of a host whose toolkit received SIGTERM from another program.
+#: The failure of a host whose toolkit received SIGTERM from another program.
 TERMINATED = "the host's training process was stopped by another program (SIGTERM). The script had time to save."
 
 
 class Due(enum.Enum):
-    """Purpose of a deadline."""
+    """The purpose of a deadline."""
 
     #: The next attempt may begin.
     NEXT = "next"
-    #: #: The hosts that still run are terminated.
+    #: The hosts that still run are terminated.
     END_HOSTS = "end_hosts"
-    #: #: The notice of a host has expired: the host is lost.
+    #: The notice of a host has expired, so that the host is killed.
     LOSE_HOST = "lose_host"
-    #: #: The script's time to save is over.
+    #: The script's time to save is over.
     GRACE = "grace"
-    #: #: The job is terminated, whatever it still waits for.
+    #: The job is terminated without waiting any longer.
     END = "end"
-    #: #: A failure has to be handled without a running host.
+    #: A failure has to be handled without a running host.
     NOBODY = "nobody"
-    #: #: The attempt has to be ended without a running host.
+    #: The attempt has to be ended without a running host.
     ALL_ENDED = "all_ended"
-    #: #: A host that is to be taken away may have been started by now.
+    #: A host that is to be taken away may have been started by now.
     TAKE = "take"
     MAX_RUN = "max_run"
     MAX_WAIT = "max_wait"
 
 
-#: #: The timers of an attempt; they are cancelled when it ends.
+#: The timers that are cancelled when an attempt ends.
 _OF_ATTEMPT = (Due.END_HOSTS, Due.LOSE_HOST, Due.NOBODY, Due.ALL_ENDED, Due.MAX_RUN)
 
 
 @dataclasses.dataclass(frozen=True)
 class Deadline:
-    """A moment at which a timer is due."""
+    """The time at which a timer expires."""
 
     at: float
     timer: Due
@@ -168,21 +169,21 @@ class JobMachine:
         self._now = 0.0
         self._running = False
 
-    # # --- queries ---
+    # --- queries ---
 
     @property
     def over(self) -> bool:
-        """Return whether the job is over: no further event has an effect."""
+        """Return whether the job is over. Events then have no effect."""
         return self.stage is Stage.OVER
 
     @property
     def waits(self) -> bool:
-        """Return whether the job waits for the time of its next attempt."""
+        """Return whether the job is waiting until its next attempt may begin."""
         return self.stage is Stage.WAITING
 
     @property
     def ends(self) -> bool:
-        """Return whether the job is over or being stopped: no host can be taken from it any more."""
+        """Return whether the job is over or being stopped. Hosts can then no longer be taken away from the job."""
         return self.stage is Stage.OVER or self.stage.is_stopping
 
     @property
@@ -191,26 +192,29 @@ class JobMachine:
         return self._all_have_ended if self._elastic else len(self.ended) == len(self.hosts)
 
     def may_make_room(self, running: bool) -> bool:
-        """Return whether the attempt can be preempted for another job: it runs and is not being preempted already."""
+        """Return whether the attempt can be preempted for another job.
+
+        The attempt must run, and must not be in a preemption already.
+        """
         return self.stage is Stage.RUNNING and running and not self.attempts.taken
 
     def shows(self, status: SecondaryStatus) -> bool:
-        """Return whether a secondary status is shown; a job that is being stopped shows only ``Stopping``."""
+        """Return whether a secondary status is shown. Of a job that is being stopped, only ``Stopping`` is shown."""
         return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
 
     def next_deadline(self) -> float | None:
-        """Return when :class:`TimeUp` is due next; None without a deadline."""
+        """Return when :class:`TimeUp` is due next. Return None if there is no deadline."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     # --- events ---
 
     def handle(self, event: Event, now: float, *, running: bool) -> list[Action]:
-        """Handle an event, and return the resulting actions.
+        """Handle an event. Return the actions to perform.
 
         Args:
             event: The event.
-            now: The time, in seconds on one clock.
-            running: Whether a host runs whose end will still be reported.
+            now: The current time, in seconds on one clock.
+            running: Whether a host runs. The host's end will be reported later.
         """
         self._actions, self._now, self._running = [], now, running
         if not self.over:
@@ -310,7 +314,7 @@ class JobMachine:
             text = f"The job was stopped after max_wait, which is {self._max_wait_s} s and includes the job's waits."
             self._reach_limit(SecondaryStatus.MAX_WAIT_TIME_EXCEEDED, text)
 
-    # # --- the start ---
+    # --- the start ---
 
     def _start(self) -> None:
         if self._max_wait_s:
@@ -336,10 +340,10 @@ class JobMachine:
         self.attempts.running(self._now)
         self._do(Do.HOSTS_STARTED)
         if self._max_run_s and not self._has(Due.MAX_RUN):
-            # # As on SageMaker, neither the download of inputs nor a wait for hosts counts.
+            # As on SageMaker, neither the download of inputs nor a wait for hosts counts.
             self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Due.MAX_RUN)
 
-    # # --- stops and limits ---
+    # --- stops and limits ---
 
     def _stop(self, event: StopAsked) -> None:
         if self._managed and self._running:
@@ -364,7 +368,7 @@ class JobMachine:
         between = self.stage is Stage.WAITING
         self._stop_as(final, message)
         if between and seconds > 0:
-            # # No host runs: the outputs of the last attempt are collected.
+            # No host runs: the outputs of the last attempt are collected.
             self._cancel(Due.NEXT)
             self._in(_COLLECT_TIMEOUT, Due.END)
             self._do(Do.COLLECT)
@@ -375,7 +379,7 @@ class JobMachine:
             self._in(seconds, Due.GRACE)
 
     def _grace_is_over(self) -> None:
-        """Terminate the script because its time to save is over, and collect what it has saved."""
+        """Terminate the script because its time to save is over. Collect the outputs that the script has saved."""
         if self._running:
             self._do(Do.END_HOSTS)
         self._in(_COLLECT_TIMEOUT, Due.END)
@@ -405,7 +409,7 @@ class JobMachine:
             self._in(0.0, Due.NOBODY)
 
     def _failed_without_hosts(self) -> None:
-        """Decide what follows a failure while no host runs, as after the end of all hosts."""
+        """Decide what follows a failure if no host runs. The decision is the same as after the end of all hosts."""
         if self._managed or self.stage.is_stopping or self.hurried:
             self._finish()
             return
@@ -443,7 +447,7 @@ class JobMachine:
             end = dataclasses.replace(end, failure=lost)
         if end.failure is not None and (self.failure is None or self.failure.cause is Cause.HOST_LOST):
             self.failure = end.failure
-            # # A killed toolkit terminates no other host, and hosts that were not connected to it do not notice its
+            # A killed toolkit terminates no other host, and hosts that were not connected to it do not notice its
             # loss.
             self._in(_LOST_GRACE, Due.END_HOSTS)
         if self.everyone_ended:
@@ -452,7 +456,7 @@ class JobMachine:
         elif (self.stage.is_ending or self.hurried) and not self._running:
             self._finish()  # the other hosts were never started
         elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
-            # # The other hosts end by themselves because they are connected; the timer limits how long that takes.
+            # The other hosts end by themselves because they are connected; the timer limits how long that takes.
             self._bounded = True
             self._in(_END_TIMEOUT, Due.END_HOSTS)
 
@@ -481,7 +485,7 @@ class JobMachine:
 
     def _collect(self) -> None:
         if not self.stage.is_stopping:
-            # # Outputs of a failed job are uploaded too: they may explain the failure, and hold hours of training.
+            # Outputs of a failed job are uploaded too: they may explain the failure, and hold hours of training.
             self._do(Show(SecondaryStatus.UPLOADING))
         if self.failure is not None:
             self._move(Happening.FAILURE)
@@ -490,7 +494,7 @@ class JobMachine:
         self._do(Do.COLLECT)
 
     def _unexplained(self) -> Failure:
-        """Return the failure for hosts whose toolkits have reported none."""
+        """Return the failure for hosts that failed although their toolkits have reported no failure."""
         failed = {host: end for host, end in self.ended.items() if end.exit_code != 0}
         host = self.terminated if self.terminated in failed else next(iter(failed))
         end = failed[host]
@@ -528,7 +532,7 @@ class JobMachine:
         self._do(Do.QUEUE_AGAIN)
 
     def _start_next(self) -> None:
-        """Start another attempt on the available hosts, if its time has come and there are enough hosts."""
+        """Start another attempt on the available hosts if its time has come and enough hosts are available."""
         if self.stage is not Stage.WAITING or not self.has_turn:
             return
         self._cancel(Due.NEXT)
@@ -556,7 +560,7 @@ class JobMachine:
 
     @property
     def _is_preparing(self) -> bool:
-        """Return whether the hosts of an attempt are about to be started."""
+        """Return whether the hosts of an attempt are being prepared and have not been started yet."""
         return (
             not (self.stage.is_ending or self._running)
             and self.stage is not Stage.WAITING
@@ -564,11 +568,14 @@ class JobMachine:
         )
 
     def runs_on(self, host: str, running: bool) -> bool:
-        """Return whether a host of the attempt runs."""
+        """Return whether ``host`` is a host of the attempt and still runs."""
         return running and host in self.hosts and host not in self.ended
 
     def _take_pending(self) -> None:
-        """Remove pending hosts; those with a notice only after the hosts have started, so that ranks can save."""
+        """Remove the hosts for which a removal is pending.
+
+        A host with a notice is removed only after the hosts have started, so that its ranks can save.
+        """
         taken, self._taken = self._taken, []
         for one in taken:
             if one.notice_s is not None and self._is_preparing:
@@ -579,7 +586,11 @@ class JobMachine:
             self._in(_PREPARING_POLL, Due.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
-        """Remove a host of a gang: notify all ranks, which train together, and kill the host after the notice."""
+        """Remove a host of a job whose ranks train together.
+
+        If the host gets a notice, all ranks are notified, and the host is killed when the notice has expired. If the
+        host gets no notice, the host is killed at once.
+        """
         host, back_in_s = taken.host, taken.back_in_s
         if self.ends or host not in self.attempts.fleet.present(self._now):
             return
@@ -610,7 +621,7 @@ class JobMachine:
         self._in(notice_s, Due.LOSE_HOST, host)
 
     def _lose(self, host: str) -> None:
-        """Kill a host, and after a short time terminate the others."""
+        """Kill a host, and terminate the other hosts after ``_LOST_GRACE`` seconds."""
         if host not in self.ended:
             self._do(KillHost(host))
             self._in(_LOST_GRACE, Due.END_HOSTS)
@@ -632,7 +643,7 @@ class JobMachine:
         self._finish()
 
     def _finish(self) -> None:
-        """Finish the job: nothing of it remains to be waited for."""
+        """Finish the job because nothing of the job remains to be waited for."""
         if not self.over:
             self._move(Happening.FINISH)
             self._deadlines.clear()

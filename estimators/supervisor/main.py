@@ -65,18 +65,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _expect_dismissal() -> None:
-    """Restore SIGTERM's default action: a supervisor that resumes the job terminates this process with it."""
+    """Restore SIGTERM's default action, so that a supervisor that resumes the job can terminate this process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ignore_interrupts() -> None:
-    """Ignore the signals that the loop has handled until now."""
+    """Ignore the signals that the loop has handled so far."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _keep_what_is_left(record: JobRecord) -> None:
-    """Save the job's result, and store its code only once; no caller waits for this."""
+    """Save the job's result, and replace copies of the job's code by links. No caller waits for these steps."""
     from estimators.results import saving
 
     os.nice(19)
@@ -85,7 +85,7 @@ def _keep_what_is_left(record: JobRecord) -> None:
 
 
 def _record_fault(record: JobRecord) -> None:
-    """Record a fault of fleetfit itself as the job's failure, with the traceback."""
+    """Record an internal error of fleetfit as the job's failure, with the traceback."""
     import traceback
 
     failure = Failure(

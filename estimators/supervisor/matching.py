@@ -1,7 +1,7 @@
-"""Searches the lines of a job for its metrics.
+"""Search the lines of a job for the job's metrics.
 
-Some regular expressions take exponential time on some lines. The package ``regex`` stops such a search after a timeout,
-so the supervisor itself can search.
+Some regular expressions take exponential time on some lines. The package ``regex`` stops a search after a timeout.
+Therefore the supervisor can search without a separate process.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 #: How long one pattern may search in each window of lines, in seconds.
 _SECONDS = 1.0
 _WINDOW_LINES = 4096
-#: #: After this number of windows in which a pattern took too long, fleetfit stops searching for the metric.
+#: If a pattern took too long in this number of windows, fleetfit stops searching for the metric.
 _STRIKES = 2
-#: The longest text that a group can catch, in characters; numbers are shorter.
+#: The longest text that a group can match, in characters. Numbers are shorter.
 _CAUGHT_LIMIT = 400
 
 
@@ -35,20 +35,22 @@ class _Pattern:
 
 
 class Matching:
-    """The patterns of a job's metrics.
+    """The regular expressions of a job's metrics.
 
     Args:
-        definitions: The metrics.
+        definitions: The definitions of the metrics.
     """
 
     def __init__(self, definitions: Sequence[MetricDefinition]) -> None:
         self._patterns = [_Pattern(definition, definition.compile()) for definition in definitions]
         self._lines = 0
-        #: #: Warnings about patterns that took too long, until the caller removes them.
+        #: The warnings about patterns that took too long. The caller removes the warnings.
         self.warnings: list[str] = []
 
     def search(self, line: Line) -> Iterator[tuple[MetricDefinition, Caught]]:
-        """Yield each metric that a line contains, with the text that its first group caught."""
+        """Yield each metric that a line contains, with the text that was matched by the first group of the metric's
+        regex.
+        """
         if self._lines % _WINDOW_LINES == 0:
             for pattern in self._patterns:
                 pattern.seconds_left = _SECONDS
@@ -77,7 +79,11 @@ class Matching:
                 )
 
     def _strike(self, pattern: _Pattern) -> None:
-        """Skip the rest of the window's lines for a slow pattern, or all further lines, and warn."""
+        """Stop searching for a slow pattern and warn.
+
+        The search is skipped for the rest of the window's lines. After ``_STRIKES`` slow windows, the search is skipped
+        for all lines.
+        """
         pattern.strikes += 1
         definition = pattern.definition
         self.warnings.append(

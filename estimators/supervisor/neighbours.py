@@ -1,4 +1,4 @@
-"""Distinguishes a user's own module that was not sent with a job from a package that is not installed."""
+"""Distinguish a user's module that was not sent with a job from a package that is not installed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Correct hints about missing modules that are next to the job's code on the caller's machine."""
+    """Correct the hints about missing modules if the modules are next to the job's code on the caller's machine."""
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
@@ -55,7 +55,9 @@ def hint_at(hint: str, code: Path, cwd: str) -> str | None:
 
 
 def _as_typed(path: Path, cwd: str) -> str:
-    """Return a path relative to the working directory if it is below it, else the full path."""
+    """Return a path relative to the working directory if the path is below that directory. Return other paths
+    unchanged.
+    """
     return os.path.relpath(path, cwd) if path == Path(cwd) or Path(cwd) in path.parents else str(path)
 
 

@@ -1,4 +1,4 @@
-"""Detects metrics of a running job that are not numbers."""
+"""Detect metrics of a running job that are not numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 from container.contract import diverging
 from container.contract.wire import Event
 
-#: #: Kinds of events with a metric's value; the second kind is for values that a regex does not catch.
+#: The kinds of events that contain a metric's value. The second kind is for values that a regex does not match.
 _KINDS = ("metric", "not_a_number")
 
 
@@ -16,14 +16,14 @@ class Divergence:
     """Detects metrics that are not numbers, and infinite losses, once for each metric of a job.
 
     Args:
-        own: fleetfit's own values in the job's status, from an earlier supervisor.
+        own: The values that an earlier supervisor stored in the job's status.
     """
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self.noticed: list[str] = [str(name) for name in own.get("diverged") or ()]
 
     def look(self, event: Event) -> str | None:
-        """Check an event, and return the text of a warning, or None."""
+        """Check an event. Return the text of a warning if the metric of the event has diverged, or None."""
         if event.kind not in _KINDS:
             return None
         name: Any = event.data.get("name")

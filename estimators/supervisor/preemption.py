@@ -1,4 +1,4 @@
-"""Takes hosts away from a job whose ranks train together: the attempt ends, and another one follows.
+"""Take hosts away from a job whose ranks train together. The attempt ends, and another attempt follows.
 
 The decisions are in :mod:`.machine`.
 """
@@ -28,7 +28,7 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Notify all ranks, since they train together, and kill the host after the notice."""
+        """Notify all ranks, because they train together. Kill the host when the notice has expired."""
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:

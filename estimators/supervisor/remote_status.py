@@ -1,4 +1,4 @@
-"""Copies the state of a job that runs at a service into the job's record."""
+"""Copy the status of a job that runs on a managed service into the job's record."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from estimators.supervisor.journal import Journal
 
 
 class Mirror:
-    """The state of a job at the service that runs it.
+    """The status of a job on the managed service that runs it.
 
     Args:
         record: The job's record.
         journal: The journal of the job.
 
     Attributes:
-        resumed: Whether an earlier supervisor followed the job and was lost; this one continues from there.
-        begun: Whether the job's status comes from the service.
-        last: The service's last description of a completed job; else None.
+        resumed: Whether an earlier supervisor followed the job and was lost. The present supervisor then continues to
+            follow the job.
+        begun: Whether the job's status is copied from the service.
+        last: The service's last description of an ended job. None before the job has ended.
     """
 
     def __init__(self, record: JobRecord, journal: Journal) -> None:
@@ -32,7 +33,11 @@ class Mirror:
         self.last: Mapping[str, Any] | None = None
 
     def recall(self) -> Failure | None:
-        """Load what the earlier supervisor has recorded of the job; return a failure that a host has reported."""
+        """Load what the earlier supervisor has recorded about the job.
+
+        Returns:
+            The failure that a host reported in the current attempt, or None.
+        """
         self._journal.recall()
         for event in self._record.events("failure"):
             if event.attempt == self._journal.attempt:
@@ -40,18 +45,26 @@ class Mirror:
         return None
 
     def note(self, values: Mapping[str, Any]) -> None:
-        """Store values in the status, and write it."""
+        """Store values in the status, and write the status to the disk."""
         self._journal.keep(**values)
         self._journal.write_status()
 
     def described(self, there: Mapping[str, Any]) -> None:
-        """Write the service's description of the job, in DescribeTrainingJob's shape, into the status."""
+        """Write the service's description of the job into the status.
+
+        Args:
+            there: The description, in the form of DescribeTrainingJob's response.
+        """
         self.begun = True
         self._journal.status = statuses.mirrored(self._journal.status, there, time.time())
         self._journal.write_status()
 
     def restarted(self, number: int) -> None:
-        """Record that the service has restarted the job as attempt ``number`` (from 1)."""
+        """Record that the service has restarted the job.
+
+        Args:
+            number: The number of the new attempt, counted from 1.
+        """
         self._journal.start_attempt(number)
         self._journal.event("restart")
         self.note({"attempt": number})

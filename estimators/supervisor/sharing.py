@@ -1,4 +1,4 @@
-"""Stores a job's code only once: after the job, the hosts' copies become links to the record's own copy."""
+"""Store a job's code only once: replace the hosts' copies by links to the record's copy after the job has ended."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def share_code(record: JobRecord) -> None:
-    """Replace hosts' unchanged copies by links to the record's source; files that scripts have changed stay.
+    """Replace hosts' unchanged copies of files by links to the record's source. Changed files are not replaced.
 
     A later attempt replaces the links by copies (:func:`container.toolkit.code.code.unshare`). The function may be
     killed at any moment without harm.

@@ -1,4 +1,4 @@
-"""Assembles the output of a job's hosts into lines, and records when each host last wrote."""
+"""Assemble the output of a job's hosts into lines, and record when each host last wrote output."""
 
 from __future__ import annotations
 
@@ -6,17 +6,18 @@ import time
 
 from container.contract import wire
 
-#: #: The shortest silence that counts, in seconds: toolkits send a heartbeat every five seconds.
+#: The shortest silence that fleetfit considers, in seconds. Toolkits send a heartbeat every five seconds.
 LEAST_SILENCE = 15.0
 
 
 def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic: bool = False) -> float:
-    """Return for how many seconds a host may be silent.
+    """Return the number of seconds that a host may be silent.
 
     Args:
-        hang_timeout: How long the job may make no progress, in seconds; None without a limit.
-        start_timeout: How long hosts may take to come up, in seconds; hosts may be silent that long, too.
-        elastic: Whether the others go on without the host: then the host is given up before the job is.
+        hang_timeout: How long the job may make no progress, in seconds. None for no limit.
+        start_timeout: How long hosts may take to start, in seconds. Starting hosts may be silent.
+        elastic: Whether the other hosts continue without a silent host. The silent host is then terminated before the
+            job fails.
     """
     limit = start_timeout if hang_timeout is None else hang_timeout
     return max(min(limit, start_timeout) if elastic else limit, LEAST_SILENCE)
@@ -43,16 +44,17 @@ class HostStreams:
         return [item for name, buffer in ended for item in self._split(name, buffer, final=True)]
 
     def forget(self) -> None:
-        """Clear all state because another attempt begins."""
+        """Clear the buffers and times because another attempt begins."""
         self._buffers.clear()
         self._heard.clear()
 
     def silent(self, seconds: float, *, only_beating: bool) -> list[str]:
-        """Return the hosts that have written something before, but nothing for ``seconds`` seconds.
+        """Return the hosts that have written output before, but no output in the last ``seconds`` seconds.
 
         Args:
             seconds: The length of the silence.
-            only_beating: Leave out hosts that have never sent a heartbeat; their image may lack the toolkit.
+            only_beating: Whether to omit hosts that have never sent a heartbeat. The image of such hosts may lack the
+                toolkit.
         """
         since = time.monotonic() - seconds
         return [
@@ -66,6 +68,6 @@ class HostStreams:
                 self._beating.add(host)
                 continue
             item = wire.decode_line(line)
-            # # Output without the toolkit's marks comes from another program of the image.
+            # Output without the toolkit's marks comes from another program of the image.
             items.append(item if isinstance(item, wire.Event | wire.Piece) else wire.Piece(host, None, item))
         return items

@@ -1,8 +1,9 @@
-"""The supervisor: the process that owns a running job and is the only writer of its record.
+"""Run one job. The supervisor is the process that owns a running job and is the only writer of its record.
 
-Notebook, command line and endpoint are its clients. ``--attached-fd`` ties the supervisor to a caller that waits: the
-supervisor notifies the caller of news, and terminates the job when the caller ends. No process of the job outlives the
-supervisor: the hosts notice that the connection to it is closed.
+The notebook, the command line and the endpoint are the supervisor's clients. ``--attached-fd`` connects the supervisor
+to a caller that waits for the job. The supervisor notifies the caller when the record has new content, and terminates
+the job when the caller ends. No process of the job outlives the supervisor, because the hosts detect that the
+connection to the supervisor is closed.
 """
 
 from __future__ import annotations
@@ -56,23 +57,25 @@ from estimators.supervisor.streams import HostStreams, longest_silence
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: #: How long the supervisor waits for the provenance collector after the job's end, in seconds.
+#: How long the supervisor waits for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
-#: #: The same if the caller was killed: no process may be left two seconds later.
+#: How long the supervisor waits for the provenance collector if the caller was killed, in seconds. In this case, no
+#: process may be left after two seconds.
 _ABANDONED_TIMEOUT = 1.0
 
 
 class Supervisor:
     """Runs one job to its end.
 
-    All events of the job are put into one queue (:meth:`post`). One after the other is passed to the
-    :class:`~estimators.supervisor.machine.JobMachine`, which decides; its actions are performed before the next event.
+    All events of the job are put into one queue (:meth:`post`). The :class:`~estimators.supervisor.machine.JobMachine`
+    decides, for each event, which actions follow. The actions are performed before the next event is handled.
 
     Args:
-        loop: The loop that drives everything.
-        record: The job's record, its lock held.
-        umask: The caller's umask, for what scripts write.
-        resume: Whether to resume the job of the record, as :func:`estimators.client.launch.resume` has recorded there.
+        loop: The loop that runs all callbacks.
+        record: The job's record. The caller holds the record's lock.
+        umask: The caller's umask, for the files that scripts write.
+        resume: Whether to resume the job of the record. :func:`estimators.client.launch.resume` has prepared the
+            record.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
@@ -151,7 +154,9 @@ class Supervisor:
         return Attempt(spec, checkpoints(self._record, self._job))
 
     def _attempts_of(self, *, resume: bool) -> Attempts:
-        """Return the attempts to come; for a resumed job, after the earlier ones."""
+        """Return the attempts of the job. If the job is resumed, the attempts' numbers follow the numbers of the
+        earlier attempts.
+        """
         policy = self._options.failure_policy.with_retries(
             self._job.retry.max_attempts if self._job.retry is not None else None
         )
@@ -168,7 +173,7 @@ class Supervisor:
     # --- the course of the job ---
 
     async def run(self) -> None:
-        """Run until the job is over and its record is complete."""
+        """Run the job until it is over and its record is complete."""
         self._journal.write_status()
         self._journal.event("phase", name="supervisor_started")
         if self._machine.attempts.number:
@@ -181,7 +186,9 @@ class Supervisor:
         await self._over.wait()
 
     def post(self, event: Event) -> None:
-        """Queue an event for the state machine: it is handled now, or after the actions in progress."""
+        """Queue an event for the state machine. The event is handled at once, or after the actions that are in
+        progress.
+        """
         self._queue.append(event)
         if not self._is_deciding:
             self._decide()
@@ -275,7 +282,7 @@ class Supervisor:
                 self._provenance.start_soon()
                 self._watch = self.loop.start(self._watch_hosts())
             return
-        # # A retry uses the available hosts, other ports and a new rendezvous.
+        # A retry uses the available hosts, other ports and a new rendezvous.
         others = begin.hosts != self._attempt.spec.hosts or self._elastic
         self._attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self._attempt.spec)
         if others:
@@ -302,7 +309,10 @@ class Supervisor:
         self._backend.start(number)
 
     async def _watch_hosts(self) -> None:
-        """Terminate silent hosts: the process was stopped (SIGSTOP), or the machine is overloaded."""
+        """Terminate hosts that have been silent for too long.
+
+        A host is silent if its process was suspended (SIGSTOP) or its machine is overloaded.
+        """
         while True:
             elastic = self._attempt.elastic
             limit = longest_silence(self._job.hang_timeout, self._options.start_timeout, elastic=elastic is not None)
@@ -366,14 +376,20 @@ class Supervisor:
         self.post(events.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
 
     def interrupted(self, host: str, notice_s: float) -> None:
-        """Handle a notice that a host will be taken away; another host may replace it as soon as it is gone."""
+        """Handle a notice that a host will be taken away. As soon as the interrupted host is gone, another host may
+        replace it.
+        """
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:
             self._interrupted.add(host)
             self.loop.call_later(notice_s, lambda: self._replace_interrupted(host))
 
     def _replace_interrupted(self, host: str) -> None:
-        """Request a replacement, once: when the interrupted host has left, or its notice has expired."""
+        """Request a replacement for an interrupted host.
+
+        The function is called twice: when the host has left, and when the host's notice has expired. Only the first
+        call has an effect.
+        """
         if host in self._interrupted:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
@@ -385,20 +401,24 @@ class Supervisor:
         self._journal.event(kind, **data)
 
     def say(self, text: str) -> None:
-        """Write a line of the supervisor itself into the log."""
+        """Write a line of the supervisor into the log."""
         self._journal.say(self._attempt.spec.hosts[0], text)
 
     def fail_job(self, failure: Failure) -> None:
-        """Fail the attempt, which cannot go on."""
+        """Fail the attempt because of a failure."""
         self.post(events.Failed(failure))
 
     def preempt(self, host: str, notice_s: float) -> None:
-        """Interrupt the job: ranks save within the notice, and another attempt follows."""
+        """Interrupt the job. Ranks save within the notice, and another attempt follows."""
         self._attempt.close()
         self.post(events.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
-        """Stop the attempt if hosts were taken for a time; another attempt follows with them. Return these hosts."""
+        """Stop the attempt if hosts that were taken away will return. Another attempt then uses these hosts.
+
+        Returns:
+            The hosts that will return. If no host will return, the list is empty and the attempt continues.
+        """
         now = time.monotonic()
         awaited = [host for host, back in self.attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
@@ -415,22 +435,22 @@ class Supervisor:
 
     @property
     def hosts(self) -> Sequence[str]:
-        """Return the hosts of this attempt."""
+        """Return the names of this attempt's hosts."""
         return self._attempt.spec.hosts
 
     @property
     def attempts(self) -> Attempts:
-        """Return the attempts, with the hosts that are available for them."""
+        """Return the job's attempts, with the hosts that are available for them."""
         return self._machine.attempts
 
     @property
     def waits(self) -> bool:
-        """Return whether the job waits for the time of its next attempt."""
+        """Return whether the job is waiting until its next attempt may begin."""
         return self._machine.waits
 
     @property
     def ends(self) -> bool:
-        """Return whether the job is over or being stopped: no host can be taken from it any more."""
+        """Return whether the job is over or being stopped. Hosts can then no longer be taken away from the job."""
         return self._machine.ends
 
     @property
@@ -443,7 +463,7 @@ class Supervisor:
         return self._attempt.rank_of(host, process)
 
     def host_of(self, rank: int) -> str | None:
-        """Return the host on which a rank runs, or None."""
+        """Return the host on which a rank runs. Return None if the rank has not started."""
         return self._attempt.ranks.get(rank)
 
     def fault_injected(self, fault: Fault, data: dict[str, Any]) -> None:
@@ -452,7 +472,7 @@ class Supervisor:
         self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
-        """Record an event that the live log shows as well."""
+        """Record an event and write its text into the log."""
         self._journal.event(kind, **data)
         self._journal.say(host, text)
 
@@ -477,7 +497,7 @@ class Supervisor:
     # --- the end ---
 
     def _finish(self) -> None:
-        """Write the last status and release the caller: all processes of the job have ended."""
+        """Write the last status and release the caller, because all processes of the job have ended."""
         if self._watch is not None:
             self._watch.cancel()
         for fault in self._injector.end():
@@ -517,14 +537,17 @@ class Supervisor:
         self.clients.close()
 
     def _take_late_divergence(self) -> None:
-        """Fail the job for a metric that is not a number in the last lines, which have just been searched."""
+        """Fail the job if a metric in the last lines is not a number.
+
+        The last lines have just been searched, after the state machine had handled its last event.
+        """
         while self._queue:
             event = self._queue.popleft()
             if isinstance(event, events.Diverged) and self._machine.stopped_as is None:
                 self._machine.failure = self._machine.failure or event.failure
 
     def _misplaced_models(self) -> list[str]:
-        """Return warnings about models in working folders, for a job without a model."""
+        """Return warnings about models in working folders. Return no warnings if the job has a model."""
         if self._machine.failure is not None or self._machine.stopped_as is not None:
             return []
         found = self._events.misplaced
@@ -536,7 +559,7 @@ class Supervisor:
         return finalize.misplaced(self._record, found)
 
     async def linger(self) -> None:
-        """Wait, for a limited time, for the provenance collector; the caller already has the result."""
+        """Wait for the provenance collector, for a limited time. The caller has already received the result."""
         seconds = _ABANDONED_TIMEOUT if self._machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
         self.loop.end_descendants(spare=self._backend.protected - late)
@@ -557,7 +580,9 @@ class Supervisor:
             self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
 
     def _secondary(self, name: str, message: str) -> None:
-        """Post a secondary status that the backend reports; the status of a managed job comes from its service."""
+        """Post a secondary status that the backend reports. Post nothing for a managed job, whose service reports the
+        status.
+        """
         if not self._mirror.begun:
             self.post(events.StatusReported(SecondaryStatus(name), message))
 
@@ -570,7 +595,7 @@ class Supervisor:
         self._journal.write_status()
 
     def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
-        """Log which hosts the job waits for, and when the wait is over."""
+        """Log which hosts the job is waiting for, and log when the wait is over."""
         host = self._attempt.spec.hosts[0]
         if secondary is SecondaryStatus.RESTARTING:
             self._waits_since = None
@@ -582,7 +607,9 @@ class Supervisor:
             self._waits_since = None
 
     def record_failed(self, error: RecordError) -> None:
-        """Fail a job that cannot be recorded, since its output would be lost; stop following a job at a service."""
+        """Fail a job that cannot be recorded, because its output would be lost. Stop following a job on a managed
+        service.
+        """
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())

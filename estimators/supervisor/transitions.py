@@ -1,4 +1,4 @@
-"""State machines as tables of named states and events. Pure."""
+"""Define state machines as tables of states and events. Pure."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ H = TypeVar("H", bound=enum.Enum)
 
 
 class IllegalTransition(AssertionError):
-    """An event cannot happen in a state: a fault of fleetfit."""
+    """Raised if an event cannot happen in a state. Such an event is caused by a bug in fleetfit."""
 
 
 class Table(dict[tuple[S, H], S], Generic[S, H]):
-    """The transitions of a state machine. A transition that is missing cannot happen.
+    """The transitions of a state machine. An event that is missing for a state cannot happen in that state.
 
     Args:
-        what: The thing that has the states, for messages: "a job".
-        transitions: (state, event) -> the next state.
+        what: The name of the thing that has the states, for messages. An example is "a job".
+        transitions: The next state for each pair of a state and an event.
     """
 
     def __init__(self, what: str, transitions: Mapping[tuple[S, H], S]) -> None:
@@ -27,7 +27,7 @@ class Table(dict[tuple[S, H], S], Generic[S, H]):
         self._what = what
 
     def following(self, state: S, happening: H) -> S:
-        """Return the next state.
+        """Return the state that follows an event.
 
         Raises:
             IllegalTransition: the event cannot happen in the state.

@@ -1,4 +1,4 @@
-"""Creates records of tuning jobs that exist only on SageMaker, started on another machine or by another client."""
+"""Create the records of tuning jobs that another machine or another client has started on SageMaker."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from estimators.tuning.request import request_of, trial_request_of
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TuningRecord:
-    """Find a tuning job on SageMaker, create its record and follow it.
+    """Find a tuning job on SageMaker, create its record and start the process that follows the job.
 
     Args:
         name: The tuning job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: The error to raise if SageMaker cannot be asked or does not have the job.
+        not_here: The error to raise if SageMaker does not have the job or cannot be reached.
 
     Raises:
-        JobNotFoundError: SageMaker does not have it, or could not be asked.
-        UnsupportedError: the tuning job has several training job definitions, or tunes without ranges.
+        JobNotFoundError: SageMaker does not have the job, or cannot be reached.
+        UnsupportedError: the tuning job has several training job definitions, or has no ranges.
     """
     if session is None and find_region() is None:
         raise not_here

@@ -1,4 +1,4 @@
-"""The trials of a tuning job in the form of the SageMaker SDK's ``HyperparameterTuningJobAnalytics``."""
+"""Provide the trials of a tuning job in the form of the SageMaker SDK's ``HyperparameterTuningJobAnalytics``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from estimators.tuning.record import TuningRecord
 if TYPE_CHECKING:
     import pandas
 
-#: #: State of a trial -> SageMaker's status of its job.
+#: SageMaker's status of a trial's job, by the state of the trial.
 JOB_STATES = {
     "Running": "InProgress",
     "Completed": "Completed",
@@ -27,7 +27,7 @@ class HyperparameterTuningJobAnalytics:
 
     Args:
         hyperparameter_tuning_job_name: The name of the tuning job.
-        sagemaker_session: No effect; accepted as in the SDK.
+        sagemaker_session: An argument of the SageMaker SDK, without effect.
 
     Raises:
         JobNotFoundError: the tuning job does not exist.
@@ -57,7 +57,7 @@ class HyperparameterTuningJobAnalytics:
         """Return the response of DescribeHyperParameterTuningJob, with times as seconds since the epoch.
 
         Args:
-            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
+            force_refresh: An argument of the SageMaker SDK, without effect because nothing is cached.
         """
         del force_refresh
         return describe(self._record)
@@ -66,19 +66,20 @@ class HyperparameterTuningJobAnalytics:
         """Return the response of ListTrainingJobsForHyperParameterTuningJob.
 
         Args:
-            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
+            force_refresh: An argument of the SageMaker SDK, without effect because nothing is cached.
         """
         del force_refresh
         return summaries(self._record)
 
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
-        """Return a row per trial: its hyperparameters, and the columns of the SDK, from ``TrainingJobName`` on.
+        """Return a data frame with one row per trial.
 
-        Additional columns: ``TrialState`` (``Completed``, ``Pruned``, ``Failed``, ``Stopped`` or ``Running``), and
+        The columns are the hyperparameters and the columns of the SageMaker SDK, from ``TrainingJobName`` on. fleetfit
+        adds the columns ``TrialState`` (``Completed``, ``Pruned``, ``Failed``, ``Stopped`` or ``Running``) and
         ``Reason``.
 
         Args:
-            force_refresh: No effect, because nothing is cached; accepted as in the SDK.
+            force_refresh: An argument of the SageMaker SDK, without effect because nothing is cached.
         """
         import pandas
 
@@ -98,10 +99,10 @@ class HyperparameterTuningJobAnalytics:
         return pandas.DataFrame(rows)
 
     def export_csv(self, filename: str) -> None:
-        """Write the data frame to a file.
+        """Write the data frame to a CSV file.
 
         Args:
-            filename: The file to write.
+            filename: The path of the file.
         """
         self.dataframe().to_csv(filename)
 
@@ -110,7 +111,7 @@ class HyperparameterTuningJobAnalytics:
 
 
 def describe(record: TuningRecord) -> dict[str, Any]:
-    """Return DescribeHyperParameterTuningJob's answer without ARNs; secrets are ``***``."""
+    """Return the response of DescribeHyperParameterTuningJob without ARNs. Secrets are replaced by ``***``."""
     from estimators.job.secrets import mask_request
 
     request, status = record.read("request"), record.status()
@@ -132,7 +133,7 @@ def describe(record: TuningRecord) -> dict[str, Any]:
 
 
 def summaries(record: TuningRecord) -> list[dict[str, Any]]:
-    """Return the trials as SageMaker's summaries of training jobs, without ARNs."""
+    """Return the trials in the form of SageMaker's summaries of training jobs, without ARNs."""
     spec = record.spec
     found = []
     for row in record.trials():
@@ -158,7 +159,10 @@ def summaries(record: TuningRecord) -> list[dict[str, Any]]:
 
 
 def _typed(text: str) -> Any:
-    """Return a hyperparameter's text as a float if it is a number, as in the SDK; else unchanged."""
+    """Return a hyperparameter's text as a float if it is a number, as in the SageMaker SDK.
+
+    A JSON string is decoded. Return any other text unchanged.
+    """
     try:
         value = json.loads(text)
     except ValueError:

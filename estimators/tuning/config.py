@@ -1,4 +1,4 @@
-"""The configuration of a tuning job: the SDK 2.x's configuration objects, and the study's spec as one value."""
+"""Define the configuration of a tuning job: the SageMaker SDK 2.x's objects, and the study's spec as one value."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.tuning import ranges as tuning_ranges
 from estimators.tuning.fleet import SharedFleetConfig
 
-#: #: The strategies of SageMaker, and all strategies of fleetfit.
+#: The strategies of SageMaker, and all strategies of fleetfit.
 SAGEMAKER_STRATEGIES = ("Bayesian", "Random", "Hyperband", "Grid")
 STRATEGIES = (*SAGEMAKER_STRATEGIES, "ASHA", "PBT")
 OBJECTIVE_TYPES = ("Maximize", "Minimize")
 EARLY_STOPPING_TYPES = ("Off", "Auto")
 
-#: #: The most points that a grid may have.
+#: The largest number of points that a grid may have.
 _MOST_POINTS = 10_000
 
 
 class WarmStartTypes(enum.Enum):
-    """How to use the trials of an earlier tuning job, with SageMaker's names."""
+    """The ways in which the trials of an earlier tuning job can be used, with SageMaker's names."""
 
     IDENTICAL_DATA_AND_ALGORITHM = "IdenticalDataAndAlgorithm"
     TRANSFER_LEARNING = "TransferLearning"
@@ -82,7 +82,7 @@ class HyperbandStrategyConfig:
 
     @classmethod
     def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
-        """Read the configuration of a description."""
+        """Read the configuration from a description of a tuning job."""
         return cls(hyperband_strategy_config["MaxResource"], hyperband_strategy_config["MinResource"])
 
     def to_input_req(self) -> dict[str, Any]:
@@ -102,7 +102,7 @@ class StrategyConfig:
 
     @classmethod
     def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
-        """Read the configuration of a description."""
+        """Read the configuration from a description of a tuning job."""
         return cls(HyperbandStrategyConfig.from_job_desc(strategy_config["HyperbandStrategyConfig"]))
 
     def to_input_req(self) -> dict[str, Any]:
@@ -112,16 +112,18 @@ class StrategyConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PopulationConfig:
-    """Population-based training, for the strategy ``PBT``. SageMaker does not have this strategy.
+    """The options of population-based training, for the strategy ``PBT``. SageMaker does not have this strategy.
 
     Attributes:
-        size: Number of members of the population.
-        resource: The hyperparameter that sets the total length of a training; the tuner changes it.
-        interval: Length of a generation, in units of ``resource``: the first generation trains up to ``interval``, the
-            second up to twice ``interval``.
-        quantile: Share of the members that are replaced after a generation: each of the worst continues from the
-            checkpoint of one of the best; the worst and the best are equally many.
-        resample_probability: Probability that a hyperparameter is drawn anew, instead of changed by ±20 %.
+        size: The number of members of the population.
+        resource: The hyperparameter that sets the total length of a training. The tuner changes this hyperparameter.
+        interval: The length of a generation, in units of ``resource``. The first generation trains up to ``interval``,
+            the second generation up to twice ``interval``.
+        quantile: The fraction of the members that are replaced after a generation. Each of the worst members continues
+            from the checkpoint of one of the best members. The number of worst members equals the number of best
+            members.
+        resample_probability: The probability that a hyperparameter is drawn at random from its range. Otherwise the
+            hyperparameter is changed by ±20 %.
     """
 
     size: int = option(rules.whole(2), 4)
@@ -152,7 +154,7 @@ class TuningJobCompletionCriteriaConfig:
 
     @classmethod
     def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:
-        """Read the criteria of a description."""
+        """Read the criteria from a description of a tuning job."""
         converged = completion_criteria_config.get("ConvergenceDetected") or {}
         not_improving = completion_criteria_config.get("BestObjectiveNotImproving") or {}
         complete = converged.get("CompleteOnConvergence")
@@ -180,12 +182,13 @@ class TuningJobCompletionCriteriaConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """An objective of the form ``time_to:METRIC>=VALUE``: the time until the metric reaches the value.
+    """An objective of the form ``time_to:METRIC>=VALUE``. The value of such an objective is the time until the metric
+    reaches ``VALUE``.
 
     Attributes:
-        metric: The metric.
-        at_least: Whether the metric has to rise to the value, rather than fall to it.
-        value: The value.
+        metric: The name of the metric.
+        at_least: Whether the metric has to rise to the value. If False, the metric has to fall to the value.
+        value: The value that the metric has to reach.
     """
 
     metric: str
@@ -194,7 +197,7 @@ class Goal:
 
     @classmethod
     def parse(cls, objective: str) -> Goal | None:
-        """Parse an objective; return None if it is the name of a metric.
+        """Parse an objective. Return None if the objective is the name of a metric.
 
         Raises:
             ConfigurationError: the objective begins with ``time_to:`` but is not valid.
@@ -216,29 +219,31 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSpec:
-    """A tuning job as a value: the configuration that its process needs.
+    """A tuning job as a value. The value contains the configuration that the tuning job's process needs.
 
     Attributes:
         name: The tuning job's name.
-        objective: The metric, or a :class:`Goal`.
-        objective_type: ``Maximize`` or ``Minimize``; for a goal, always ``Minimize``.
+        objective: The name of a metric, or the text of a :class:`Goal`.
+        objective_type: ``Maximize`` or ``Minimize``. For a goal, the type is always ``Minimize``.
         parameter_ranges: The request's ``ParameterRanges``.
         strategy: One of :data:`STRATEGIES`.
-        max_jobs: The number of trials; None for all points of a grid.
+        max_jobs: The number of trials. None for all points of a grid.
         max_parallel_jobs: The number of trials that run at once.
-        max_runtime_s: Seconds after which the tuning job is stopped.
-        early_stopping_type: ``Auto`` stops trials that are worse than the median of the others; ``Off`` does not.
-        min_resource: Hyperband and ASHA: reported values before a trial can be stopped.
-        max_resource: Hyperband: reported values of a full training; None for the number that the first trials report.
-        reduction_factor: Hyperband and ASHA: one of this many trials continues.
-        random_seed: The seed of the search, which makes it repeatable if trials end in the same order.
+        max_runtime_s: The number of seconds after which the tuning job is stopped. None for no limit.
+        early_stopping_type: ``Auto`` to stop trials that are worse than the median of the other trials, or ``Off``.
+        min_resource: For Hyperband and ASHA. The number of reported values before which no trial is stopped.
+        max_resource: For Hyperband. The number of reported values of a complete training. None to use the number that
+            the first trials report.
+        reduction_factor: For Hyperband and ASHA. At each stage, one of this many trials continues.
+        random_seed: The seed of the search. With a seed, the search can be repeated if trials end in the same order.
         completion: The request's ``TuningJobCompletionCriteria``.
         warm_start: The request's ``WarmStartConfig``.
         population: The fields of :class:`PopulationConfig`, for the strategy PBT.
-        max_failures: The number of failed trials that end the tuning job; None: it ends only if the first five all
-            fail.
-        repeats: Whether two trials may have the same hyperparameters.
-        shared_fleet: The fields of :class:`SharedFleetConfig` for a shared fleet; ``max_runtime_s`` is its deadline.
+        max_failures: The number of failed trials after which the tuning job ends. With None, the tuning job ends only
+            if all of the first five trials fail.
+        repeats: Whether several trials may have the same hyperparameters.
+        shared_fleet: The fields of :class:`SharedFleetConfig` for a shared fleet. The fleet's deadline is
+            ``max_runtime_s``.
     """
 
     name: str
@@ -296,12 +301,15 @@ class TuningSpec:
 
     @property
     def fleet(self) -> SharedFleetConfig | None:
-        """Return the fleet that the trials share, or None."""
+        """Return the configuration of the fleet that the trials share. Return None if the trials do not share a fleet."""
         return SharedFleetConfig(**self.shared_fleet) if self.shared_fleet else None
 
     @property
     def parallel(self) -> int:
-        """Return how many trials run at once at most; with a shared fleet, one per host unless configured otherwise."""
+        """Return the largest number of trials that run at once.
+
+        With a shared fleet, the number is one trial per host unless ``max_parallel_jobs`` is set.
+        """
         fleet = self.fleet
         return fleet.hosts if fleet is not None and self.max_parallel_jobs == 1 else self.max_parallel_jobs
 
@@ -317,17 +325,17 @@ class TuningSpec:
 
     @property
     def goal(self) -> Goal | None:
-        """Return the goal if the objective is one, else None."""
+        """Return the goal if the objective is a goal. Otherwise return None."""
         return Goal.parse(self.objective)
 
     @property
     def metric(self) -> str:
-        """Return the metric whose values decide."""
+        """Return the name of the metric whose values determine the objective."""
         return self.goal.metric if self.goal is not None else self.objective
 
     @property
     def ranges(self) -> dict[str, tuning_ranges.ParameterRange]:
-        """Return the ranges by hyperparameter."""
+        """Return the ranges by the names of the hyperparameters."""
         return tuning_ranges.from_request(self.parameter_ranges)
 
     @property
@@ -351,7 +359,10 @@ class TuningSpec:
         return self.max_jobs or 1
 
     def grid(self) -> dict[str, list[Any]]:
-        """Return each hyperparameter's values in a grid: the texts of a choice, or the whole numbers of a range."""
+        """Return the values of each hyperparameter in a grid.
+
+        The values of a choice are its texts. The values of a range are its whole numbers.
+        """
         found: dict[str, list[Any]] = {}
         for name, kind, item in tuning_ranges.items(self.parameter_ranges):
             if kind == "Categorical":
@@ -361,7 +372,7 @@ class TuningSpec:
         return found
 
     def points(self) -> list[dict[str, Any]]:
-        """Return the points of a grid, in order."""
+        """Return the points of a grid in order. Each point has a value for each hyperparameter."""
         grid = self.grid()
         return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
 
@@ -398,7 +409,7 @@ class TuningSpec:
 
     @property
     def members(self) -> PopulationConfig:
-        """Return the population of the strategy PBT."""
+        """Return the options of population-based training."""
         return PopulationConfig(**self.population)
 
     def _check_completion(self) -> None:
@@ -412,7 +423,10 @@ class TuningSpec:
             raise ConfigurationError(f"target_objective_metric_value must be a number; got {shown(target)}.")
 
     def to_config(self) -> dict[str, Any]:
-        """Return the request's ``HyperParameterTuningJobConfig``; fleetfit's own strategies become SageMaker's."""
+        """Return the request's ``HyperParameterTuningJobConfig``.
+
+        Strategies that only fleetfit has are replaced by similar strategies of SageMaker.
+        """
         limits: dict[str, Any] = {"MaxParallelTrainingJobs": self.max_parallel_jobs}
         if self.max_jobs is not None:
             limits["MaxNumberOfTrainingJobs"] = self.max_jobs
@@ -448,7 +462,7 @@ class TuningSpec:
 
         Raises:
             ConfigurationError: the configuration is not valid.
-            UnsupportedError: the configuration tunes without ranges, or has no objective.
+            UnsupportedError: the configuration has automatic ranges (autotune) or no objective.
         """
         parameter_ranges = config.get("ParameterRanges") or {}
         if parameter_ranges.get("AutoParameters"):

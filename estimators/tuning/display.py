@@ -1,4 +1,4 @@
-"""Displays a study: lines and a table on a terminal, HTML in a notebook and as a separate page."""
+"""Display a study: lines and a table on a terminal, HTML in a notebook and as a separate page."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimators.tuning.record import TuningRecord, is_terminal
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
-#: #: The most rows that a notebook shows; the data frame has all rows.
+#: The largest number of rows that a notebook shows. The data frame has all rows.
 _MOST_ROWS = 30
 #: More trials than this are not shown on a terminal while they change.
 _LIVE_ROWS = 15
@@ -45,7 +45,7 @@ def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> 
 
 
 def held_up_by(record: TuningRecord) -> str | None:
-    """Return why a study makes no progress at the moment; None if it does."""
+    """Return why a study currently makes no progress. Return None if the study makes progress."""
     status = record.status()
     own = status.get("Fleetfit", {})
     if is_terminal(status):
@@ -74,7 +74,11 @@ def summary(record: TuningRecord) -> str:
 
 
 def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
-    """Return the trials, the best first, then the running ones, then those without a value."""
+    """Return the trials in the order of a table.
+
+    Completed trials are first, with the best trial at the top. The next trials are the running trials. The pruned,
+    stopped and failed trials are last.
+    """
     spec = record.spec
     sign = -1.0 if spec.maximize else 1.0
 
@@ -89,7 +93,7 @@ def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
 
 
 def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Return the headings and the texts of a table of trials."""
+    """Return the headings and the cells of a table of trials."""
     spec = record.spec
     names = list(spec.ranges)
     shared = ["hosts"] if spec.fleet is not None else []
@@ -109,11 +113,11 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
 
 
 def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
-    """Return a study as HTML with the colours of the page.
+    """Return a study as HTML that uses the colours of the page.
 
     Args:
         record: The study's record.
-        plots: Whether to draw plots; default: if the study is over and matplotlib is installed.
+        plots: Whether to draw plots. With None, plots are drawn if the study is over and matplotlib is installed.
     """
     status = record.status()
     rows = sorted_rows(record)
@@ -147,11 +151,11 @@ def draw_all(record: TuningRecord) -> list[Plot]:
 
 
 def report(record: TuningRecord, path: str | Path) -> Path:
-    """Write a study as one HTML file, with plots and without external resources.
+    """Write a study to one HTML file, with plots and without external resources. Return the path of the file.
 
     Args:
         record: The study's record.
-        path: The file to write.
+        path: The path of the file.
     """
     when = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     file = Path(path)
@@ -262,7 +266,7 @@ def _can_draw() -> bool:
 
 
 def _value(text: str) -> str:
-    """Format a hyperparameter: numbers with few digits, texts without JSON's quotes."""
+    """Format a hyperparameter. Numbers are written with four significant digits, and texts without JSON's quotes."""
     try:
         number = float(text)
     except ValueError:

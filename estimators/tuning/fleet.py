@@ -1,8 +1,8 @@
-"""Assigns the hosts that the trials of a tuning job share until a deadline. Pure.
+"""Assign the hosts that the trials of a tuning job share until a deadline. Pure.
 
-After Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline": trials start
-while enough time is left to compare them; later, fewer and fewer trials continue, the most promising ones, on more
-hosts.
+The method follows Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline".
+New trials start while enough time is left to compare them. Later, the number of trials decreases. The most promising
+trials continue on more hosts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from container.contract.rules import option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFleetConfig:
-    """A fleet that the trials share until a deadline: the tuning job's ``max_runtime_in_seconds``.
+    """A fleet that the trials share until a deadline. The deadline is the tuning job's ``max_runtime_in_seconds``.
 
     Attributes:
-        hosts: Number of hosts of all trials together. A trial starts with the estimator's ``instance_count``, and gets
-            at most ``max_hosts`` of the estimator's ``ElasticHorovod``.
-        explore: Share of the time in which new trials start. Later, new trials start only if hosts would be idle.
+        hosts: The number of hosts of all trials together. A trial starts with the estimator's ``instance_count``. A
+            trial gets at most ``max_hosts`` of the estimator's ``ElasticHorovod``.
+        explore: The fraction of the time in which new trials start. Later, new trials start only if hosts would be
+            idle.
     """
 
     hosts: int = option(rules.whole(1), dataclasses.MISSING)
@@ -34,12 +35,12 @@ class SharedFleetConfig:
 
 
 class Standing(NamedTuple):
-    """A running trial.
+    """The facts about a running trial that the assignment of hosts needs.
 
     Attributes:
         number: The trial's number.
-        hosts: The number of its hosts, including those that are about to leave.
-        value: Its last value of the objective, where higher is better; None before the first.
+        hosts: The number of the trial's hosts, including hosts that are about to leave.
+        value: The last value of the trial's objective, where higher is better. None before the first value.
     """
 
     number: int
@@ -48,11 +49,11 @@ class Standing(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """The assignment of hosts to trials.
+    """An assignment of hosts to trials.
 
     Attributes:
-        hosts: Trial's number -> the number of hosts that the trial should have.
-        stopped: Trials to stop in favour of better ones.
+        hosts: The number of hosts that each trial should have, by the trial's number.
+        stopped: The numbers of the trials to stop in favour of better trials.
     """
 
     hosts: dict[int, int]
@@ -61,10 +62,10 @@ class Shares(NamedTuple):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bounds:
-    """The limits for a trial's hosts.
+    """The limits for the number of a trial's hosts.
 
     Attributes:
-        least: The number of hosts that a trial begins with.
+        least: The number of hosts that a trial begins with, which is also the least number.
         most: The largest number of hosts.
     """
 
@@ -79,7 +80,7 @@ def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: B
         standings: The running trials.
         config: The fleet.
         bounds: The limits for a trial's hosts.
-        time_share: The elapsed share of the time until the deadline.
+        time_share: The elapsed fraction of the time until the deadline, from 0 to 1.
     """
     taken = sum(max(one.hosts, bounds.least) for one in standings)
     if config.hosts - taken < bounds.least:
@@ -88,17 +89,17 @@ def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: B
 
 
 def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bounds, time_share: float) -> Shares:
-    """Return how to assign the hosts now.
+    """Return how to assign the hosts to the trials now.
 
-    Trials with better last values get their additional hosts first; no trial has fewer than it began with. After the
-    time for exploring, the number of trials falls evenly to one at the deadline, as long as the others can use the
-    hosts of stopped trials.
+    No trial has fewer hosts than it began with. The remaining hosts are assigned to the trials with the best last
+    values first. After the time for exploring, the number of trials decreases evenly to one at the deadline. A trial is
+    stopped only if the other trials can use its hosts.
 
     Args:
         standings: The running trials.
         config: The fleet.
         bounds: The limits for a trial's hosts.
-        time_share: The elapsed share of the time until the deadline.
+        time_share: The elapsed fraction of the time until the deadline, from 0 to 1.
     """
     order = sorted(standings, key=lambda one: (-(one.value if one.value is not None else -math.inf), one.number))
     stopped: list[int] = []
@@ -118,5 +119,5 @@ def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bou
 
 
 def _could_use(count: int, config: SharedFleetConfig, bounds: Bounds) -> bool:
-    """Return whether ``count`` trials could use more hosts than the fleet leaves them if one further trial runs."""
+    """Return whether ``count`` trials can use the hosts that become free when another trial stops."""
     return count * bounds.most > config.hosts - bounds.least

@@ -1,7 +1,7 @@
-"""A tuning job of a managed service: this module creates it there and follows it into its record.
+"""Create a tuning job on a managed service, and copy the service's answers into the tuning job's record.
 
-If this process ends, the tuning job goes on at the service, and another process can follow it. The record has the same
-form as that of a local study: ``status.json`` and ``trials.json`` contain the service's answers.
+If this process ends, the tuning job continues on the service, and another process can follow it. The record has the
+same form as the record of a local study. ``status.json`` and ``trials.json`` contain the service's answers.
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.request import request_of
 
-#: #: How often uploading and creating are tried after temporary errors.
+#: How often fleetfit tries to upload and create if temporary errors occur.
 _ATTEMPTS = 4
 #: The longest wait after errors, in seconds.
 _LONGEST_S = 60.0
-#: Members of the service's answer that are the tuning job's status; the others are its request.
+#: The members of the service's answer that belong to the tuning job's status. The other members belong to the tuning
+#: job's request.
 _STATUS = (
     "HyperParameterTuningJobArn", "HyperParameterTuningJobStatus", "HyperParameterTuningEndTime",
     "TrainingJobStatusCounters", "ObjectiveStatusCounters", "FailureReason", "TuningJobCompletionDetails",
     "ConsumedResources",
 )  # fmt: skip
-#: #: The service's statuses of training jobs that have not ended.
+#: The service's statuses of training jobs that have not ended.
 _NOT_OVER = ("InProgress", "Stopping")
 
 
 class ManagedTuning:
-    """One tuning job of the service.
+    """One tuning job on the service.
 
     Args:
-        record: The tuning job's record; this process holds its lock.
+        record: The tuning job's record. This process holds the record's lock.
     """
 
     def __init__(self, record: TuningRecord) -> None:
@@ -48,7 +49,7 @@ class ManagedTuning:
         self._stopped = False
 
     def run(self) -> None:
-        """Create the tuning job, unless it exists, and follow it to its end."""
+        """Create the tuning job unless it exists, and follow the tuning job until it ends."""
         try:
             self._service = backends.load_service(self._options.backend).tuning_service(self._options)
         except FleetfitError as error:
@@ -60,7 +61,11 @@ class ManagedTuning:
     # --- creating ---
 
     def _create(self) -> bool:
-        """Upload the code and create the tuning job; return whether it was created."""
+        """Upload the code and create the tuning job.
+
+        Returns:
+            Whether the tuning job was created.
+        """
         if self.record.stop_file.exists():
             self._end("Stopped", "the tuning job was stopped")
             return False
@@ -90,7 +95,11 @@ class ManagedTuning:
             time.sleep(self._wait(self._failures))
 
     def _look(self) -> bool:
-        """Query the tuning job and write news into the record; return whether the tuning job is over."""
+        """Query the tuning job and write changes into the record.
+
+        Returns:
+            Whether the tuning job is over.
+        """
         trouble = self._pass_on_stop()
         try:
             answer = self._service.describe(self.spec.name)
@@ -106,7 +115,11 @@ class ManagedTuning:
         return self._take(answer, summaries, trouble)
 
     def _pass_on_stop(self) -> str | None:
-        """Stop the tuning job if that is requested; return why that failed, or None. A failed stop is tried again."""
+        """Stop the tuning job if the user has requested the stop. A stop that fails is retried at the next call.
+
+        Returns:
+            The reason why the stop failed, or None.
+        """
         if self._stopped or not self.record.stop_file.exists():
             return None
         try:
@@ -117,12 +130,15 @@ class ManagedTuning:
         return None
 
     def _take(self, answer: Mapping[str, Any], summaries: list[dict[str, Any]], trouble: str | None) -> bool:
-        """Write changes in the service's answer into the record; return whether the tuning job is over.
+        """Write changes in the service's answer into the record.
 
         Args:
             answer: The description of the tuning job.
-            summaries: The summaries of its training jobs.
+            summaries: The summaries of the tuning job's training jobs.
             trouble: An error to show to the user, or None.
+
+        Returns:
+            Whether the tuning job is over.
         """
         stopping = answer["HyperParameterTuningJobStatus"] in ("Stopping", "Stopped")
         numbers = {row["job"]: row["number"] for row in self._rows}
@@ -179,13 +195,13 @@ class ManagedTuning:
 
 
 def _row(number: int, item: Mapping[str, Any], metric: str, *, stopping: bool) -> dict[str, Any]:
-    """Return the row of a trial, from the summary of its training job.
+    """Return the row of a trial, from the summary of the trial's training job.
 
     Args:
         number: The trial's number.
         item: The summary, as plain data.
-        metric: The objective.
-        stopping: Whether the tuning job, and with it its trials, is being stopped.
+        metric: The name of the objective's metric.
+        stopping: Whether the tuning job and its trials are being stopped.
     """
     status = item["TrainingJobStatus"]
     value = (item.get("FinalHyperParameterTuningJobObjectiveMetric") or {}).get("Value")

@@ -1,4 +1,4 @@
-"""The plan of a tuning job as data: ``HyperparameterTuner.plan()``."""
+"""Represent the plan of a tuning job as data: ``HyperparameterTuner.plan()``."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ from estimators.tuning.config import TuningSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningPlan:
-    """A tuning job that has not been started. ``print(plan)`` shows it as text, a notebook as HTML.
+    """A tuning job that has not been started. ``print(plan)`` shows the plan as text. A notebook shows the plan as
+    HTML.
 
     Attributes:
         spec: The spec of the search.
-        request: The CreateHyperParameterTuningJob request; values whose names look secret are ``***``.
+        request: The CreateHyperParameterTuningJob request. Values whose names look secret are replaced by ``***``.
         trial: The plan of a trial, without the tuned hyperparameters.
     """
 
@@ -28,7 +29,11 @@ class TuningPlan:
     trial: ClusterPlan
 
     def text(self) -> str:
-        """Return the plan as text: the search, and the processes of a trial or, on SageMaker, the request."""
+        """Return the plan as text.
+
+        The text describes the search and the processes of a trial. For SageMaker, the text contains the request instead
+        of the processes.
+        """
         config = self.request["HyperParameterTuningJobConfig"]
         objective = config.get("HyperParameterTuningJobObjective") or {}
         fleet = self.spec.fleet

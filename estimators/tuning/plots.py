@@ -1,4 +1,4 @@
-"""Draws the plots of a study: history, parallel coordinates, importance, learning curves, shared hosts."""
+"""Draw the plots of a study: history, parallel coordinates, importance, learning curves, shared hosts."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from estimators.results.plots import INK, Plot, style
 from estimators.tuning import ranges
 from estimators.tuning.record import TuningRecord
 
-#: #: The most curves in a plot.
+#: The largest number of curves in a plot.
 _MOST_CURVES = 64
-#: #: Kind of event of a job -> the change in the number of its hosts.
+#: The change in the number of a job's hosts, by the kind of the job's event.
 _MOVES = {"host_added": 1, "host_left": -1, "host_lost": -1}
-#: #: The most trials in a legend: a longer one would hide the plot.
+#: The largest number of trials in a legend. A longer legend would hide the plot.
 _MOST_NAMED = 12
 
 
@@ -47,7 +47,7 @@ def history(record: TuningRecord) -> Plot:
 
 
 def parallel(record: TuningRecord) -> Plot:
-    """Draw each trial as a line across its hyperparameters to its value; better trials are more opaque."""
+    """Draw each trial as a line across its hyperparameters to its value. Lines of better trials are more opaque."""
     spec = record.spec
     rows = [row for row in record.trials() if row["value"] is not None and row["state"] in ("Completed", "Pruned")]
     if len(rows) < 2:
@@ -90,7 +90,7 @@ def parallel(record: TuningRecord) -> Plot:
 
 
 def importance(record: TuningRecord) -> Plot:
-    """Draw which share of the objective's variance each hyperparameter explains."""
+    """Draw the fraction of the objective's variance that each hyperparameter explains."""
     title = "Importance"
     try:
         from estimators.tuning import search
@@ -131,7 +131,7 @@ def curves(record: TuningRecord) -> Plot:
 
 
 def fleet(record: TuningRecord) -> Plot:
-    """Draw how many hosts of a shared fleet each trial had over time."""
+    """Draw the number of hosts of a shared fleet that each trial had over time."""
     title = "The fleet's hosts"
     found = hosts_over_time(record)
     if not found:
@@ -152,11 +152,13 @@ def fleet(record: TuningRecord) -> Plot:
 
 
 def hosts_over_time(record: TuningRecord) -> dict[int, list[tuple[float, int]]]:
-    """Return how many hosts each trial had over time, from its job's record.
+    """Return the number of hosts that each trial had over time. The numbers are read from the records of the trials'
+    jobs.
 
     Returns:
-        Trial -> pairs: seconds since the tuning job's first host, and the number of hosts from then on; 0 at the
-        trial's end. Trials whose job's record has been removed are missing.
+        A list of pairs for each trial, by the trial's number. Each pair has a time, in seconds since the start of the
+        tuning job's first host, and the number of hosts from then on. The number is 0 at the trial's end. A trial is
+        omitted if the record of its job has been removed.
     """
     changes: dict[int, list[tuple[int, int]]] = {}
     for row in record.trials():
@@ -181,7 +183,10 @@ def _hosts_at(rows: list[tuple[float, int]], second: float) -> int:
 
 
 def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:
-    """Return the values of the objective that a trial reported; none if its job's record has been removed."""
+    """Return the values of the objective that a trial reported.
+
+    Return an empty list if the record of the trial's job has been removed.
+    """
     from estimators.tuning.trials import Follower
 
     job = JobRecord(jobs_folder(record.home) / row["job"])

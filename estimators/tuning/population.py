@@ -1,9 +1,9 @@
-"""Population-based training: the origin and hyperparameters of each member of the next generation. Pure.
+"""Choose the origin and hyperparameters of each member of the next generation in population-based training. Pure.
 
-A population trains in generations. After each generation, the worst members continue from the checkpoint of one of the
-best, with slightly changed hyperparameters. The others continue from their own checkpoints with unchanged
-hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). A member of a generation is a
-trial with a job of its own.
+A population trains in generations. After each generation, each of the worst members continues from the checkpoint of
+one of the best members, with slightly changed hyperparameters. The other members continue from their checkpoints with
+unchanged hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). Each member of a
+generation is a trial that has a job.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from estimators.tuning import ranges
 from estimators.tuning.config import PopulationConfig
 
-#: #: The factors by which a changed number is multiplied.
+#: The factors by which a changed number is multiplied.
 _FACTORS = (0.8, 1.2)
 
 
@@ -24,8 +24,8 @@ class Member(NamedTuple):
     """The origin of a member of the next generation.
 
     Attributes:
-        origin: The index of the trial whose checkpoint the member continues from.
-        changed: Whether its hyperparameters change.
+        origin: The index of the trial from whose checkpoint the member continues.
+        changed: Whether the member's hyperparameters differ from those of the origin.
     """
 
     origin: int
@@ -36,7 +36,7 @@ def successor(values: Sequence[float | None], member: int, config: PopulationCon
     """Return the origin of a member in the next generation.
 
     Args:
-        values: The objective of each member of the generation, where higher is better; None for a failed one.
+        values: The objective of each member of the generation, where higher is better. None for a failed member.
         member: The index of the member.
         config: The population's configuration.
         draw: The source of random numbers.
@@ -53,7 +53,10 @@ def successor(values: Sequence[float | None], member: int, config: PopulationCon
 def changed(
     parameters: Mapping[str, Any], parameter_ranges: Mapping[str, Any], config: PopulationConfig, draw: random.Random
 ) -> dict[str, Any]:
-    """Return changed parameters of a study: each one a fifth smaller or larger, or drawn anew.
+    """Return changed parameters of a study. Each number is made 20 % smaller or larger, or drawn at random from its
+    range.
+
+    A choice is kept or drawn at random.
 
     Args:
         parameters: The parameters of the member that is copied.

@@ -17,15 +17,19 @@ from estimators.job.errors import FleetfitError
 from estimators.records.private_files import give_back, is_full
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: #: How long to retry a held lock, in seconds, and how often; a lock that is held longer belongs to the tuning job's
-#: process.
+#: How long to retry if the lock is held, and the interval between the tries, in seconds. A lock that is held longer
+#: belongs to the tuning job's process.
 _LOOKS_S, _PACE_S = 1.0, 0.01
-#: #: How long a tuning job waits before it retries on a full disk, in seconds.
+#: How long a tuning job waits before it retries on a full disk, in seconds.
 _AGAIN_S = 2.0
 
 
 def _take(path: Path) -> int | None:
-    """Acquire the lock, or return None if another process holds it for longer than readers need for a check."""
+    """Acquire the lock of a tuning job.
+
+    Readers hold the lock for a moment to check whether a process owns it. Return None if another process holds the lock
+    for ``_LOOKS_S`` seconds.
+    """
     until = time.monotonic() + _LOOKS_S
     while (lock := locks.take(path)) is None and time.monotonic() < until:
         time.sleep(_PACE_S)
@@ -33,7 +37,7 @@ def _take(path: Path) -> int | None:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a tuning job's process; exit at once if another one already runs."""
+    """Run a tuning job's process. Exit at once if another process already runs the tuning job."""
     parser = argparse.ArgumentParser(prog="estimators.tuning.process", description=__doc__)
     parser.add_argument("--record", required=True, help="folder of the tuning job's record")
     arguments = parser.parse_args(argv)
@@ -49,7 +53,7 @@ def main(argv: list[str] | None = None) -> int:
         except (OSError, FleetfitError) as error:
             if not is_full(error):
                 raise
-            # # The record is sufficient to continue once there is space; meanwhile the trials go on.
+            # The record is sufficient to continue once there is space; meanwhile the trials go on.
             give_back(record.reserve_file)
             time.sleep(_AGAIN_S)
         else:

@@ -1,4 +1,4 @@
-"""The ranges of hyperparameters, with the names of the SageMaker SDK 2.x, and their form in requests."""
+"""Define the ranges of hyperparameters, with the names of the SageMaker SDK 2.x, and their form in requests."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from estimators.job.errors import ConfigurationError
 
 SCALING_TYPES = ("Auto", "Linear", "Logarithmic", "ReverseLogarithmic")
 
-#: #: Kind of range -> the request's list of such ranges.
+#: The name of the request's list of ranges, by the kind of the ranges.
 LISTS = {
     "Integer": "IntegerParameterRanges",
     "Continuous": "ContinuousParameterRanges",
     "Categorical": "CategoricalParameterRanges",
 }
 
-#: #: With ``Auto``, a range is searched on a logarithmic scale if its ends differ by at least this factor.
+#: With ``Auto``, a range is searched on a logarithmic scale if its ends differ by at least this factor.
 _AUTO_LOG_RATIO = 1000.0
 
 
 class ParameterRange:
-    """A range of numbers; use one of its subclasses.
+    """A range of numbers. Use one of its subclasses.
 
     Args:
         min_value: The lowest value.
         max_value: The highest value.
         scaling_type: ``Auto``, ``Linear``, ``Logarithmic`` or ``ReverseLogarithmic``. ``Auto`` is logarithmic for
-            positive ranges that span a factor of 1,000, else linear.
+            positive ranges whose ends differ by a factor of at least 1,000. For other ranges, ``Auto`` is linear.
 
     Raises:
-        ConfigurationError: the range is empty, or its ends are not numbers of its kind.
+        ConfigurationError: the range is empty, or an end has the wrong type.
     """
 
     __all_types__: ClassVar[tuple[str, ...]] = ("Continuous", "Categorical", "Integer")
@@ -86,7 +86,7 @@ class ContinuousParameter(ParameterRange):
 
 
 class IntegerParameter(ParameterRange):
-    """A range of whole numbers, both ends included."""
+    """A range of whole numbers, including the lowest and the highest value."""
 
     __name__ = "Integer"
 
@@ -101,7 +101,7 @@ class CategoricalParameter(ParameterRange):
 
     Args:
         values: A list of values, or a single value. Scripts get the values with their types. The attribute ``values``
-            contains texts, as in the SDK.
+            contains the values as texts, as in the SageMaker SDK.
 
     Raises:
         ConfigurationError: no value is given, or a value is given twice.
@@ -130,11 +130,11 @@ class CategoricalParameter(ParameterRange):
         return str(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the range as plain texts, for an image with its own entry point."""
+        """Return the choices as plain texts, for an image with an entry point."""
         return {"Name": name, "Values": list(self.values)}
 
     def as_json_range(self, name: str) -> dict[str, Any]:
-        """Return the range as JSON texts, which keep the types, for a script."""
+        """Return the choices as JSON texts, for a script. JSON keeps the types of the values."""
         return {"Name": name, "Values": [codec.encode_value(name, choice) for choice in self.choices]}
 
 
@@ -142,8 +142,9 @@ def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str
     """Return the ``ParameterRanges`` of a request.
 
     Args:
-        ranges: The ranges by hyperparameter.
-        plain: Whether values are plain texts rather than JSON: for images with their own entry point.
+        ranges: The ranges by the names of the hyperparameters.
+        plain: Whether to write values as plain texts, for an image with an entry point. If False, values are written as
+            JSON.
 
     Raises:
         ConfigurationError: a name is reserved or too long, or a value is not a range.
@@ -166,7 +167,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
     """Return the ranges of a request's ``ParameterRanges``.
 
     Raises:
-        ConfigurationError: a range is empty, given twice, or has ends that are not numbers.
+        ConfigurationError: a range is empty, or is given twice, or has ends that are not numbers.
     """
     found: dict[str, ParameterRange] = {}
     for name, kind, item in items(request):
@@ -195,7 +196,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
 
 
 def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the name, kind and form of every range of a request."""
+    """Yield the name, the kind and the request's form of every range of a request."""
     for kind, member in LISTS.items():
         for item in request.get(member) or ():
             yield str(item["Name"]), kind, item
@@ -209,8 +210,8 @@ def is_logarithmic(scaling: str, low: float, high: float) -> bool:
 def parse(text: str) -> ParameterRange:
     """Parse a range in the form of the command line.
 
-    Examples: ``0.1:0.9``, ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…``, and a
-    choice: ``sgd,adam``.
+    Examples are ``0.1:0.9``, ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…`` and the
+    choice ``sgd,adam``.
 
     Raises:
         ConfigurationError: the text has none of these forms.
@@ -238,7 +239,7 @@ def check_name(name: Any) -> None:
     """Raise an error if a name is not valid for a tuned hyperparameter.
 
     Raises:
-        ConfigurationError: the name is not a text of 1 to 256 characters, or belongs to the platform.
+        ConfigurationError: the name is not a text of 1 to 256 characters, or is reserved for the platform.
     """
     if not isinstance(name, str) or not name or len(name) > 256:
         raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is not a hyperparameter name.")
@@ -247,7 +248,7 @@ def check_name(name: Any) -> None:
 
 
 def _decoded(text: str) -> Any:
-    """Decode a value that is written as JSON; return other texts unchanged."""
+    """Decode a value that is written as JSON. Return other texts unchanged."""
     try:
         value = json.loads(text)
     except ValueError:

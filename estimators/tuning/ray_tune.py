@@ -1,4 +1,4 @@
-"""Runs an estimator's jobs as trials of Ray Tune, in a trial's own placement group, with metrics and checkpoints."""
+"""Run an estimator's jobs as trials of Ray Tune. A job runs in its trial's placement group."""
 
 from __future__ import annotations
 
@@ -21,34 +21,35 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import normalise_uri
 from estimators.job.request import RunOptions
 
-#: #: How long to wait for a checkpoint to arrive from the host that saved it, in seconds.
+#: How long to wait until a checkpoint has been copied from the host that saved it, in seconds.
 _COMING_S = 60.0
-#: #: How often a job's record is polled, in seconds.
+#: The interval at which a job's record is polled, in seconds.
 _LOOK_S = 0.1
-#: #: How long the script of a trial has to save when Tune ends the trial, in seconds.
+#: How long the script of a trial has to save when Tune ends the trial, in seconds.
 _GRACE_S = 5.0
-#: #: Options of the backend that the placement group of a trial determines.
+#: Options of the backend that the placement group of a trial determines.
 _OF_THE_TRIAL = ("address", "placement_group", "labels")
 
 
 def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
-    """Return a trainable for ``ray.tune.Tuner``: each trial is a job of an estimator.
+    """Return a trainable for ``ray.tune.Tuner``. Each trial is a job of an estimator.
 
-    A trial's placement group has a bundle of one core for the trial itself, and one for each host. The trial's
-    hyperparameters override the estimator's. Each value of the metric makes a report, with the last values of all
-    metrics of rank 0. The checkpoint of a trial is the newest one of the script's ``Checkpointer``; a trial that
-    resumes or copies another restores it. When a trial ends, its job is stopped.
+    A trial's placement group has a bundle of one core for the trial itself, and one bundle for each host. The trial's
+    hyperparameters override the estimator's hyperparameters. Each value of ``metric`` causes a report, which contains
+    the last values of all metrics of rank 0. The checkpoint of a trial is the newest checkpoint of the script's
+    ``Checkpointer``. If a trial is resumed, or starts as a copy of another trial, the trial's job restores the
+    checkpoint. When a trial ends, its job is stopped.
 
     Args:
-        estimator: The estimator, of ``instance_type="ray"``. fleetfit, the code and local data must exist on the nodes.
-        inputs: As for ``fit()``.
-        metric: The metric whose values trigger reports, for example one that is reported at the end of each epoch.
+        estimator: An estimator with ``instance_type="ray"``. fleetfit, the code and local data must exist on the nodes.
+        inputs: The data, as for ``fit()``.
+        metric: The metric whose values cause reports. Use a metric that is reported once per epoch, for example.
 
     Returns:
         A subclass of ``ray.tune.Trainable`` with the resources that its trials need.
 
     Raises:
-        ConfigurationError: the estimator has another instance type, is elastic, or sets its own cluster or folder for
+        ConfigurationError: the estimator has a different instance type, is elastic, or sets a cluster or a location of
             checkpoints.
     """
     if not isinstance(estimator, Estimator):
@@ -92,7 +93,7 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
         def cleanup(self) -> None:
             self._trial.close()
 
-    # # Each trial has its own working folder, so relative paths would not work.
+    # Each trial has its own working folder, so relative paths would not work.
     found, data = _with_absolute_paths(estimator), _absolute(inputs)
     processes = strategy.ranks_per_host if strategy is not None else 1
     bundles = [{"CPU": 1.0}, *[options.bundle(processes)] * settings.instance_count]
@@ -115,13 +116,13 @@ def _absolute(inputs: Any) -> Any:
 
 
 class _Trial:
-    """The job of one trial, and its checkpoints.
+    """The job of one trial, and the job's checkpoints.
 
     Args:
         estimator: The estimator that starts the job.
         inputs: The job's data.
         config: The trial's hyperparameters.
-        metric: The metric whose values trigger reports.
+        metric: The metric whose values cause reports.
     """
 
     def __init__(self, estimator: Estimator, inputs: Any, config: Mapping[str, Any], metric: str) -> None:
@@ -134,11 +135,11 @@ class _Trial:
         self._job: TrainingJob | None = None
         self._values: dict[str, float] = {}
         self._pending: list[dict[str, Any]] = []
-        #: #: The number of the newest checkpoint that the job has reported.
+        #: The number of the newest checkpoint that the job has reported.
         self._saved = -1
 
     def report(self) -> dict[str, Any]:
-        """Wait for the next value of the metric, and return the last values of all metrics of rank 0.
+        """Wait for the next value of the metric. Return the last values of all metrics of rank 0.
 
         Raises:
             TrainingJobError: the job failed.
@@ -169,7 +170,11 @@ class _Trial:
                         self._pending.append(dict(self._values))
 
     def save(self, target: Path) -> None:
-        """Copy the newest checkpoint, after waiting until it has arrived from its host."""
+        """Copy the newest checkpoint to a folder. Wait until the checkpoint has been copied from its host.
+
+        Args:
+            target: The folder.
+        """
         until = time.monotonic() + _COMING_S
         while self._saved > max(map(_serial, self._checkpoints()), default=-1) and time.monotonic() < until:
             time.sleep(_LOOK_S)
@@ -182,14 +187,18 @@ class _Trial:
         (target / "fleetfit").touch()  # Tune rejects an empty folder
 
     def load(self, source: Path) -> None:
-        """Set the checkpoint that the next job begins with; stop a running job."""
+        """Copy the checkpoint with which the next job begins. If a job runs, stop the job.
+
+        Args:
+            source: The folder that contains the checkpoint.
+        """
         self._stop()
         for path in source.iterdir():
             if saved.CHECKPOINT.fullmatch(path.name):
                 shutil.copytree(path, self._folder / path.name, dirs_exist_ok=True)
 
     def close(self) -> None:
-        """Stop the job and remove its folder."""
+        """Stop the job and remove the folder of its checkpoints."""
         self._stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 

@@ -1,8 +1,9 @@
-"""A tuning job's record: ``$FLEETFIT_HOME/tuning/<name>/``.
+"""Access a tuning job's record: ``$FLEETFIT_HOME/tuning/<name>/``.
 
-``tuning.json`` is the spec, and ``request.json`` its SageMaker form. ``template/`` is the template of every trial's
-job: a job's record without a status. ``study.journal`` is Optuna's journal, the authoritative state of the trials;
-``status.json`` and ``trials.json`` are written from it for readers. The process that owns the study holds the lock.
+``tuning.json`` is the spec, and ``request.json`` is the spec in SageMaker's form. ``template/`` is the template of
+every trial's job. The template is a job's record without a status. ``study.journal`` is Optuna's journal, which has the
+authoritative state of the trials. ``status.json`` and ``trials.json`` are written from the journal for readers. The
+process that owns the study holds the lock.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ TERMINAL = ("Completed", "Failed", "Stopped")
 
 
 class TuningRecord:
-    """The record of one tuning job; readers see complete files.
+    """The record of one tuning job. Files are replaced atomically, so that readers always see complete files.
 
     Attributes:
         path: The record's folder.
@@ -49,11 +50,11 @@ class TuningRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> TuningRecord:
-        """Create an invisible record, to be filled and then made visible by :meth:`publish`.
+        """Create a record that other processes do not see. Fill the record, then call :meth:`publish`.
 
         Raises:
-            ConfigurationError: SageMaker would reject the name.
-            JobExistsError: the name is taken.
+            ConfigurationError: SageMaker would not accept the name.
+            JobExistsError: the name is already used.
             RecordError: the folder cannot be written.
         """
         if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -74,10 +75,10 @@ class TuningRecord:
         return cls(aside)
 
     def publish(self, name: str) -> None:
-        """Move a staged record to its final place, atomically: only one creator succeeds.
+        """Move a staged record to its final path. The move is atomic, so that only one of several creators succeeds.
 
         Raises:
-            JobExistsError: the name is taken.
+            JobExistsError: the name is already used.
         """
         path = self.path.with_name(name)
         with explained(path, "create"):
@@ -90,7 +91,7 @@ class TuningRecord:
         self.path = path
 
     def discard(self) -> None:
-        """Remove a staged record."""
+        """Remove a record that has not been published."""
         remove_tree(self.path, ignore_errors=True)
 
     @classmethod
@@ -98,7 +99,7 @@ class TuningRecord:
         """Open a tuning job's record.
 
         Raises:
-            JobNotFoundError: the name has no record; the message suggests the nearest name.
+            JobNotFoundError: the name has no record. The message suggests the most similar name.
         """
         path = tuning_folder(home) / str(name)
         if not isinstance(name, str) or not _NAME.fullmatch(name) or not path.is_dir():
@@ -119,7 +120,7 @@ class TuningRecord:
 
     @property
     def template(self) -> JobRecord:
-        """Return the template of the trials' jobs."""
+        """Return the record that is the template of the trials' jobs."""
         return JobRecord(self.path / "template")
 
     @property
@@ -129,27 +130,29 @@ class TuningRecord:
 
     @property
     def log(self) -> Path:
-        """Return the path of the process's own output."""
+        """Return the path of the log of the tuning job's process."""
         return self.path / "tuner.log"
 
     @property
     def lock_file(self) -> Path:
-        """Return the path of the lock, which the process that owns the study holds."""
+        """Return the path of the lock file. The process that owns the study holds the lock."""
         return self.path / "lock"
 
     @property
     def reserve_file(self) -> Path:
-        """Return the path of the file that reserves disk space for writes on a full disk."""
+        """Return the path of the file that reserves disk space. The reserved space is used for writes on a full disk."""
         return self.path / ".reserve"
 
     @property
     def stop_file(self) -> Path:
-        """Return the path of a file that exists if the tuning job is to be stopped."""
+        """Return the path of the file whose existence requests that the tuning job is stopped."""
         return self.path / "stop"
 
     @property
     def is_managed(self) -> bool:
-        """Return whether the tuning job runs on a managed service, and is only followed from here."""
+        """Return whether the tuning job runs on a managed service. A process of this machine then only follows the
+        tuning job.
+        """
         options = JobOptions.from_dict(self.template.read_options())
         fleet = fleets.find(options.backend)
         return fleet is not None and fleet.capabilities.managed
@@ -159,7 +162,7 @@ class TuningRecord:
         return locks.is_held(self.lock_file)
 
     def read(self, name: str) -> Any:
-        """Return the content of a JSON file of the record; an empty dict if the file does not exist."""
+        """Return the content of a JSON file of the record. Return an empty dict if the file does not exist."""
         return files.read_json(self.path / f"{name}.json")
 
     def write(self, name: str, value: Any) -> None:
@@ -176,22 +179,30 @@ class TuningRecord:
         return rules.from_dict(TuningSpec, self.read("tuning")["spec"])  # type: ignore[no-any-return]
 
     def status(self) -> dict[str, Any]:
-        """Return the status, DescribeHyperParameterTuningJob's variable part, as the process last wrote it."""
+        """Return the status that the tuning job's process last wrote.
+
+        The status has those members of DescribeHyperParameterTuningJob's response that change while the tuning job
+        runs.
+        """
         found: dict[str, Any] = self.read("status")
         return found
 
     def trials(self) -> list[dict[str, Any]]:
-        """Return the trials, by number: ``number, job, values, state, value, reason, created, started, ended, …``."""
+        """Return the rows of the trials, in the order of the trials' numbers.
+
+        The members of a row include ``number``, ``job``, ``values``, ``state``, ``value``, ``reason``, ``created``,
+        ``started`` and ``ended``.
+        """
         found: list[dict[str, Any]] = self.read("trials").get("trials", [])
         return found
 
     def ask_to_stop(self) -> None:
-        """Request that the process stops the trials and ends."""
+        """Request that the tuning job's process stops the trials and exits."""
         with explained(self.stop_file, "write"):
             os.close(os.open(self.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
 
     def log_tail(self, size: int = 2000) -> str:
-        """Return the end of the process's own output."""
+        """Return the last ``size`` bytes of the log of the tuning job's process."""
         with contextlib.suppress(OSError):
             return self.log.read_bytes()[-size:].decode("utf-8", "replace").strip()
         return ""
@@ -203,12 +214,12 @@ def is_terminal(status: dict[str, Any]) -> bool:
 
 
 def tuning_folder(home: str | Path | None = None) -> Path:
-    """Return the folder of all tuning jobs."""
+    """Return the folder that contains the records of all tuning jobs."""
     return jobs_folder(home).parent / "tuning"
 
 
 def tuning_names(home: str | Path | None = None) -> list[str]:
-    """Return the names of all tuning jobs on record, sorted."""
+    """Return the names of all tuning jobs that have a record, sorted."""
     try:
         with os.scandir(tuning_folder(home)) as entries:
             return sorted(entry.name for entry in entries if _NAME.fullmatch(entry.name) and entry.is_dir())

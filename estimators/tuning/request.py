@@ -1,4 +1,4 @@
-"""Converts a tuning job to SageMaker's CreateHyperParameterTuningJob request. Pure."""
+"""Convert a tuning job to SageMaker's CreateHyperParameterTuningJob request. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from estimators.job.secrets import mask_request
 from estimators.tuning.config import SAGEMAKER_STRATEGIES, TuningSpec
 from estimators.tuning.trials import FLEET
 
-#: #: Members that a training job's definition and a training job's request have in common.
+#: Members that a training job's definition and a training job's request have in common.
 _SHARED = (
     "AlgorithmSpecification",
     "CheckpointConfig",
@@ -25,20 +25,20 @@ _SHARED = (
     "StoppingCondition",
     "VpcConfig",
 )
-#: #: Members of a trial's request that the definition does not have.
+#: Members of a trial's request that the definition does not have.
 _NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
 
-#: #: The hyperparameter in which SageMaker passes the objective to scripts; a trial's request must not set it.
+#: The hyperparameter in which SageMaker passes the objective to scripts. A trial's request must not set it.
 _OBJECTIVE = "_tuning_objective_metric"
 
 
 def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bool = True) -> dict[str, Any]:
-    """Return a tuning job as a request.
+    """Return the request for a tuning job.
 
     Args:
         spec: The spec of the search.
         trial_request: The CreateTrainingJob request of a trial.
-        masked: Whether values whose names look secret are ``***``.
+        masked: Whether to replace values whose names look secret by ``***``.
     """
     trial = mask_request(trial_request) if masked else trial_request
     definition = {name: value for name, value in trial.items() if name not in _NOT_DEFINED}
@@ -56,7 +56,8 @@ def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bo
 def trial_request_of(
     name: str, definition: Mapping[str, Any], tuning: TuningSpec, tags: Sequence[Mapping[str, str]] | None = None
 ) -> dict[str, Any]:
-    """Return the CreateTrainingJob request of a tuning job's trials, without the tuned hyperparameters.
+    """Return the CreateTrainingJob request that all trials of a tuning job have in common. The tuned hyperparameters
+    are omitted.
 
     Args:
         name: The tuning job's name.
@@ -76,7 +77,7 @@ def trial_request_of(
 
 
 def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hosts of every trial: the requested ones, or the first choice of several."""
+    """Return the hosts of every trial. If the definition has several choices of hosts, return the first choice."""
     flexible = definition.get("HyperParameterTuningResourceConfig")
     if definition.get("ResourceConfig") is not None or flexible is None:
         return dict(definition.get("ResourceConfig") or {})
@@ -89,7 +90,7 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
     """Raise an error for features that the tuning jobs of a managed service do not have.
 
     Raises:
-        UnsupportedError: the spec uses such a feature; the message has a remedy.
+        UnsupportedError: the spec uses such a feature. The message contains a remedy.
     """
     where = f"instance_type {instance_type!r}"
     if spec.strategy not in SAGEMAKER_STRATEGIES:

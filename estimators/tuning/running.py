@@ -1,4 +1,4 @@
-"""Starts, finds, stops and waits for tuning jobs; restarts the killed process of a job that a caller waits for."""
+"""Start, find and stop tuning jobs, and wait for them. Restart killed processes of tuning jobs while waiting."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from estimators.records.record import JobRecord
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: #: How often a waiting caller polls, in seconds.
+#: The interval at which a waiting caller polls, in seconds.
 POLL_SECONDS = 0.1
-#: #: A process is not restarted after more than :data:`_TRIES` starts within this many seconds.
+#: A process is not restarted after more than :data:`_TRIES` starts within this many seconds.
 _SOON = 20.0
 _TRIES = 3
 
-#: #: Processes that this process has started, kept so that they are reaped.
+#: The processes that this process has started. The references are kept so that ended processes are reaped.
 _processes: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
 
 def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
-    """Raise an error if Optuna is missing, or a parent of the warm start.
+    """Raise an error if Optuna or a parent of the warm start is missing.
 
     Args:
         spec: The spec of the search.
@@ -61,16 +61,17 @@ def create(
 
     Args:
         spec: The spec of the search.
-        fill: Fills the template, which it gets as an argument.
-        estimator: The class of the estimator, for :meth:`HyperparameterTuner.attach`.
-        request: SageMaker's form of the tuning job.
+        fill: Writes the content of the template. The argument of ``fill`` is the template.
+        estimator: The name of the estimator's class, for :meth:`HyperparameterTuner.attach`.
+        request: The tuning job in the form of SageMaker's request.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
-        env: The process's environment, which the trials inherit; default: this process's.
-        own: Further values for its process, kept in the status.
+        env: The environment of the tuning job's process, which the trials inherit. None to use this process's
+            environment.
+        own: Additional values for the tuning job's process. The values are stored in the status.
 
     Raises:
         ConfigurationError: the name is not valid.
-        JobExistsError: the name is taken.
+        JobExistsError: the name is already used.
         RecordError: the record cannot be written.
         BackendError: the process cannot be started.
     """
@@ -107,7 +108,7 @@ def create(
 
 
 def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
-    """Start the process of a tuning job; if one already runs, the new one exits at once.
+    """Start the process of a tuning job. If a process already runs the tuning job, the new process exits at once.
 
     Raises:
         BackendError: the process cannot be started.
@@ -128,14 +129,20 @@ def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subproc
 
 
 def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes] | None:
-    """Restart the process of a tuning job that has neither ended nor an owner; return the new process, or None."""
+    """Restart the process of a tuning job if the tuning job has not ended and no process owns it.
+
+    Returns:
+        The new process, or None.
+    """
     if is_terminal(record.status()) or record.is_supervised():
         return None
     return start(record, env)
 
 
 def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Restart a tuning job's killed process, unless it ended a short time ago; for callers that call this often.
+    """Restart a tuning job's killed process. Do nothing if the process ended less than ``_SOON`` seconds ago.
+
+    Because of the delay, callers may call the function often.
 
     Raises:
         BackendError: the process cannot be started.
@@ -149,7 +156,7 @@ def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Stop a tuning job and its trials without waiting; do nothing if it has ended."""
+    """Stop a tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
     if not is_terminal(record.status()):
         record.ask_to_stop()
         ensure(record, env)
@@ -166,8 +173,8 @@ def wait(
     Args:
         record: The tuning job's record.
         changed: Called when the record has changed.
-        timeout: Seconds after which to stop waiting; the tuning job goes on.
-        env: The environment of its process if that has to be restarted.
+        timeout: The number of seconds after which to stop waiting. The tuning job then continues. None for no limit.
+        env: The environment of the tuning job's process if the process has to be restarted.
 
     Returns:
         The tuning job's status.
@@ -201,5 +208,8 @@ def wait(
 
 
 def _comes_up(record: TuningRecord) -> bool:
-    """Return whether a process that this one has started is alive; it may not hold the lock yet."""
+    """Return whether a process that this process started for the tuning job is alive.
+
+    The new process may not hold the lock yet.
+    """
     return any(process.poll() is None for path, process in _processes if path == record.path)

@@ -1,4 +1,4 @@
-"""Optuna's part of the study: sampler, pruner, and a journal that survives SIGKILL. Only its process imports this."""
+"""Define sampler, pruner and journal of a study with Optuna. Only the tuning job's process imports this module."""
 
 from __future__ import annotations
 
@@ -23,14 +23,18 @@ from estimators.tuning.config import TuningSpec
 optuna.logging.set_verbosity(logging.WARNING)
 warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
 
-#: #: How many unused points are listed to choose one at random.
+#: The number of unused points that are listed in order to choose a point at random.
 _NEW_POINTS = 10_000
-#: #: The number of trials before the median stops any.
+#: The number of trials that must have ended before trials are stopped because of the median.
 _MEDIAN_OF = 4
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """A lock without effect: opening the journal requires the record's lock, which the kernel always releases."""
+    """A lock without effect.
+
+    The lock is not needed, because only a process that holds the record's lock opens the journal. The kernel releases
+    the record's lock even if the process is killed.
+    """
 
     def acquire(self) -> bool:
         return True
@@ -40,10 +44,10 @@ class _OneWriter(JournalFileSymlinkLock):
 
 
 def open_study(journal: Path, spec: TuningSpec) -> optuna.Study:
-    """Open a study, or create it.
+    """Open a study. Create the study if it does not exist.
 
     Args:
-        journal: The study's file; an incomplete last line of a killed writer is removed.
+        journal: The path of the study's journal. An incomplete last line, which a killed writer has left, is removed.
         spec: The spec of the search.
     """
     _cut_torn_line(journal)
@@ -85,10 +89,10 @@ def _pruner(spec: TuningSpec) -> optuna.pruners.BasePruner:
 
 
 def suggest(trial: Trial, parameter_ranges: Mapping[str, Any]) -> dict[str, str]:
-    """Choose a trial's hyperparameters, or return those that it already has.
+    """Choose a trial's hyperparameters. If the trial already has hyperparameters, return them.
 
     Args:
-        trial: The trial; the choice is written into the journal.
+        trial: The trial. The chosen hyperparameters are written into the journal.
         parameter_ranges: The request's ``ParameterRanges``.
 
     Returns:
@@ -116,7 +120,10 @@ def _float(trial: Trial, name: str, item: Mapping[str, Any]) -> float:
 
 
 def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Return hyperparameters of a request as parameters of the study; None if one is missing or out of its range."""
+    """Convert hyperparameters of a request to parameters of the study.
+
+    Return None if a hyperparameter is missing or out of its range.
+    """
     found: dict[str, Any] = {}
     for name, kind, item in ranges.items(parameter_ranges):
         text = values.get(name)
@@ -141,7 +148,7 @@ def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]
 
 
 def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
-    """Enqueue the next point of a grid search that no trial has."""
+    """Of the points in a grid, enqueue the first point without a trial."""
     trials = study.get_trials(deepcopy=False)
     if any(trial.state == TrialState.WAITING for trial in trials):
         return
@@ -152,7 +159,7 @@ def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
 
 
 def size(parameter_ranges: Mapping[str, Any]) -> int | None:
-    """Return how many points a search space has; None if a range is continuous."""
+    """Return the number of points in a search space. Return None if a range is continuous."""
     choices = _choices(parameter_ranges)
     return math.prod(len(values) for values in choices.values()) if choices is not None else None
 
@@ -160,12 +167,14 @@ def size(parameter_ranges: Mapping[str, Any]) -> int | None:
 def enqueue_new_point(
     study: optuna.Study, parameter_ranges: Mapping[str, Any], taken: Collection[tuple[str, ...]], draw: random.Random
 ) -> None:
-    """Enqueue a random point that no trial has; the space must be discrete and have such a point.
+    """Enqueue a random point that has no trial yet.
+
+    The search space must be discrete, and at least one point must have no trial.
 
     Args:
         study: The study.
         parameter_ranges: The request's ``ParameterRanges``.
-        taken: The points of the trials, each as the texts of its values in the order of the ranges.
+        taken: The points of the trials. Each point has the texts of its values in the order of the ranges.
         draw: The source of random numbers.
     """
     choices = _choices(parameter_ranges) or {}
@@ -199,14 +208,15 @@ def _cut_torn_line(journal: Path) -> None:
 
 
 def importances(spec: TuningSpec, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Return which share of the objective's variance each hyperparameter explains, from 0 to 1.
+    """Return the fraction of the objective's variance that each hyperparameter explains, from 0 to 1.
 
     Args:
         spec: The study's spec.
-        rows: The rows of its trials.
+        rows: The rows of the study's trials.
 
     Returns:
-        The shares; empty if too few trials have completed.
+        The fractions by the names of the hyperparameters. Empty if less than four trials have completed, or if the
+        trials do not differ.
     """
     study = optuna.create_study(direction="maximize" if spec.maximize else "minimize")
     values = []

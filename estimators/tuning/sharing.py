@@ -1,4 +1,4 @@
-"""Shares a fleet among the running trials of a study: requests that their jobs grow or shrink."""
+"""Share a fleet among the running trials of a study by requesting that the trials' jobs grow or shrink."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ from estimators.tuning.fleet import Bounds, SharedFleetConfig, Shares, Standing,
 if TYPE_CHECKING:
     from estimators.tuning.study import Running
 
-#: #: How often hosts are reassigned at most until the deadline, apart from starts and ends of trials.
+#: The largest number of times that hosts are reassigned until the deadline. Starts and ends of trials cause additional
+#: reassignments.
 _CHANGES = 30
-#: #: How often the trials' hosts are checked, in seconds.
+#: The interval at which the trials' hosts are checked, in seconds.
 _LOOK_S = 0.5
 
 
@@ -27,8 +28,8 @@ class Sharing:
         config: The fleet.
         bounds: The limits for a trial's hosts.
         began: When the study began, in seconds since the epoch.
-        lasts_s: Seconds from the beginning to the deadline.
-        tell: Called with the reason if hosts could not be moved, else with None.
+        lasts_s: The number of seconds from the begin to the deadline.
+        tell: Called after each attempt to move hosts. The argument is the reason if hosts could not be moved, or None.
     """
 
     def __init__(
@@ -45,14 +46,14 @@ class Sharing:
         self._lasts_s = lasts_s
         self._tell = tell
         self._looked_at = self._shared_at = 0.0
-        #: #: How many hosts each trial had at the last check, including those that are about to leave.
+        #: The number of hosts that each trial had at the last check, including hosts that are about to leave.
         self.hosts: dict[int, int] = {}
         self._shared_among: frozenset[int] = frozenset()
         self._wanted = Shares({}, ())
 
     @property
     def time_share(self) -> float:
-        """Return the elapsed share of the time until the deadline."""
+        """Return the elapsed fraction of the time until the deadline."""
         return (time.time() - self._began) / self._lasts_s
 
     def has_room(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> bool:
@@ -60,11 +61,14 @@ class Sharing:
         return has_room(self._standings(running, values), self._config, self._bounds, self.time_share)
 
     def share(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> tuple[int, ...]:
-        """Move hosts between trials; return the trials to stop.
+        """Move hosts between trials.
 
         Args:
             running: The running trials, by number.
             values: The last value of each trial, where higher is better.
+
+        Returns:
+            The numbers of the trials to stop.
         """
         now = time.monotonic()
         if now - self._looked_at < _LOOK_S:
@@ -80,7 +84,7 @@ class Sharing:
         return self._wanted.stopped
 
     def _move(self, running: Mapping[int, Running], standings: list[Standing]) -> None:
-        """Remove hosts from trials that have too many; add free hosts to trials that have too few."""
+        """Remove hosts from trials that should have fewer hosts. Add free hosts to trials that should have more hosts."""
         free = self._config.hosts - sum(max(one.hosts, self._bounds.least) for one in standings)
         trouble: str | None = None
         for number, wanted in self._wanted.hosts.items():

@@ -1,8 +1,9 @@
-"""Runs a tuning job on the user's own hosts: owns the study and starts the trials, in :mod:`estimators.tuning.process`.
+"""Run a tuning job on the user's hosts. The module updates the study and starts the trials, in
+:mod:`estimators.tuning.process`.
 
-Every step can be repeated: a trial is in the journal with its hyperparameters before its job is started, and the job's
-name follows from the trial's number. After a SIGKILL, a new process therefore finds every trial, including those that
-have ended meanwhile.
+Every step can be repeated. A trial is written into the journal with its hyperparameters before its job is started. The
+name of the job follows from the trial's number. After a SIGKILL, a new process therefore finds every trial, including
+trials that have ended meanwhile.
 """
 
 from __future__ import annotations
@@ -31,23 +32,24 @@ from estimators.tuning.fleet import Bounds
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.sharing import Sharing
 
-#: #: How often the trials' records are polled, in seconds.
+#: The interval at which the trials' records are polled, in seconds.
 _PACE = 0.03
-#: #: The reason for stopping trials at the deadline of their fleet.
+#: The reason for stopping trials at the deadline of their fleet.
 _DEADLINE = "the deadline was reached"
-#: #: The study fails if this many first trials all fail.
+#: The study fails if all of this number of first trials fail.
 _FIRST_FAILURES = 5
-#: #: The study has converged after this many trials in a row without an improvement by this share.
+#: The study has converged after this number of trials in a row without an improvement by more than the following
+#: relative amount.
 _CONVERGED_AFTER = 10
 _CONVERGED_SHARE = 1e-3
 
 
-#: #: How often the start of a trial is retried on a full disk, in seconds.
+#: The pause before the start of a trial is retried on a full disk, in seconds.
 _AGAIN_S = 2.0
 
 
 class Running:
-    """A trial with a running job."""
+    """A trial whose job runs."""
 
     def __init__(self, trial: Trial, record: JobRecord, objective: str, row: dict[str, Any]) -> None:
         self.trial = trial
@@ -55,18 +57,19 @@ class Running:
         self.row = row
         self.follower = trials.Follower(record, objective)
         self.stamp: object = None
-        #: #: The reason for which the trial was told to stop, or None.
+        #: The reason why the trial is being stopped, or None.
         self.stopping: str | None = None
         self.revived = False
-        #: #: For an objective that is a goal: the seconds of training until it was reached.
+        #: The number of training seconds after which the goal was reached, for an objective that is a goal. None if it
+        #: was not reached.
         self.reached: float | None = None
 
 
 class Tuning:
-    """One tuning job: the loop over its trials.
+    """One tuning job. The class runs the loop over the tuning job's trials.
 
     Args:
-        record: The tuning job's record; this process holds its lock.
+        record: The tuning job's record. This process holds the record's lock.
     """
 
     def __init__(self, record: TuningRecord) -> None:
@@ -79,18 +82,19 @@ class Tuning:
         self.completion = TuningJobCompletionCriteriaConfig.from_job_desc(self.spec.completion)
         self.rows: dict[int, dict[str, Any]] = {}
         self.running: dict[int, Running] = {}
-        #: #: Trials in the journal whose jobs cannot start because the disk is full, and the time of the next try.
+        #: The trials in the journal whose jobs could not be started because the disk is full. The next attribute is the
+        #: time of the next try.
         self.unstarted: list[tuple[Trial, dict[str, Any], int]] = []
         self._again_at = 0.0
-        #: #: The final status and the reason, once the end is decided.
+        #: The final status and the reason for the end. None until the end is decided.
         self.ending: tuple[str, str] | None = None
-        #: #: Whether every combination of hyperparameters has a trial.
+        #: Whether every combination of hyperparameters has a trial.
         self._used_up = False
         self._processes: list[subprocess.Popen[bytes]] = []
         self._sharing = self._share_of_fleet()
 
     def run(self) -> None:
-        """Run the tuning job to its end."""
+        """Run the tuning job until it has ended."""
         self._adopt()
         self._warm_start()
         self._decide()
@@ -117,7 +121,7 @@ class Tuning:
     # --- trials ---
 
     def _adopt(self) -> None:
-        """Restore the trials of an earlier process of this tuning job."""
+        """Restore the trials that an earlier process of this tuning job has started."""
         kept = {row["number"]: row for row in self.record.trials()}
         for frozen in self.study.get_trials(deepcopy=False):
             if frozen.state == TrialState.WAITING or {"parent", "repeated"} & frozen.user_attrs.keys():
@@ -135,7 +139,11 @@ class Tuning:
                 row.update(frozen.user_attrs.get("told", {"state": FAILED, "reason": "its outcome is not on record"}))
 
     def _enqueue_member(self) -> bool:
-        """Enqueue the next member of population-based training; return False if its generation cannot begin yet."""
+        """Enqueue the next member of population-based training.
+
+        Return False if the member's generation cannot begin yet. Return True if the member is enqueued or needs no
+        entry in the queue.
+        """
         place, size = len(self.rows), self.spec.members.size
         generation, member = divmod(place, size)
         if any(trial.state == TrialState.WAITING for trial in self.study.get_trials(deepcopy=False)):
@@ -200,7 +208,10 @@ class Tuning:
         return changed
 
     def _ask(self) -> tuple[Trial, dict[str, str]] | None:
-        """Return the next trial and hyperparameters that no other trial has; None if all have been tried."""
+        """Return the next trial and its hyperparameters. No other trial has the same hyperparameters.
+
+        Return None if all combinations of hyperparameters have been tried.
+        """
         parameter_ranges = self.spec.parameter_ranges
         # members of PBT may continue with the same hyperparameters
         if not self.spec.repeats and self.spec.strategy != "PBT":
@@ -213,7 +224,7 @@ class Tuning:
             values = search.suggest(trial, parameter_ranges)
             if size is None or tuple(values.values()) not in taken:
                 return trial, values
-            # # Samplers repeat points when a space is nearly used up. The repeated trial does not count: its number is
+            # Samplers repeat points when a space is nearly used up. The repeated trial does not count: its number is
             # skipped.
             trial.set_user_attr("repeated", True)
             self.study.tell(trial, state=TrialState.FAIL)
@@ -229,7 +240,13 @@ class Tuning:
         return self._sharing is None or self._sharing.has_room(self.running, self._last_values())
 
     def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job, or take over the job that an earlier process has started."""
+        """Start a trial's job. If an earlier process has started the job, follow that job.
+
+        Args:
+            trial: The trial.
+            row: The trial's row in the record.
+            reported: The number of values that an earlier process has reported to the study.
+        """
         home = self.record.home
         record = JobRecord(jobs_folder(home) / row["job"])
         if not record.path.is_dir():
@@ -250,7 +267,11 @@ class Tuning:
         self._follow(running, reported)
 
     def _start_again(self) -> bool:
-        """Retry the start of trials that failed on a full disk; return whether one has started."""
+        """Retry the start of trials that could not be started because of a full disk.
+
+        Returns:
+            Whether a trial has been started or has failed.
+        """
         if not self.unstarted or time.monotonic() < self._again_at:
             return False
         waiting, self.unstarted = self.unstarted, []
@@ -263,7 +284,11 @@ class Tuning:
         return len(self.unstarted) < len(waiting)
 
     def _look(self) -> bool:
-        """Handle news of the running trials; return whether there are any."""
+        """Handle new values and ends of the running trials.
+
+        Returns:
+            Whether anything has changed.
+        """
         changed = False
         for running in list(self.running.values()):
             changed = self._follow(running) or changed
@@ -277,7 +302,15 @@ class Tuning:
         return changed
 
     def _follow(self, running: Running, reported: int = 0) -> bool:
-        """Report a trial's new values to the study, except those that an earlier process has reported."""
+        """Report a trial's new values to the study.
+
+        Args:
+            running: The trial.
+            reported: The number of values that an earlier process has reported. These values are not reported again.
+
+        Returns:
+            Whether the trial has new values.
+        """
         begin = len(running.follower.values)
         found = running.follower.poll()
         for step, value in enumerate(found, start=begin + 1):
@@ -294,7 +327,7 @@ class Tuning:
         return bool(found)
 
     def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
-        """Check whether a trial has reached the goal; if so, stop its job."""
+        """Stop a trial's job if the trial has reached the goal."""
         if running.reached is not None or not goal.reached(value):
             return
         status = running.record.stored_status() or {}
@@ -304,7 +337,11 @@ class Tuning:
         trials.ask_to_stop(running.record, f"the job has reached the target of tuning job {self.spec.name}")
 
     def _ended(self, running: Running, status: dict[str, Any]) -> bool:
-        """Handle the end of a trial's job; return False if the job was resumed instead."""
+        """Handle the end of a trial's job.
+
+        Returns:
+            Whether the trial is over. False if the job was resumed.
+        """
         value = trials.final_value(status, self.spec.metric)
         if value is None and running.follower.values:
             value = running.follower.values[-1]
@@ -330,7 +367,7 @@ class Tuning:
     def _outcome(
         self, running: Running, status: dict[str, Any], value: float | None
     ) -> tuple[str, float | None, str | None]:
-        """Return a trial's state, its value, and the reason why it has no value or was stopped."""
+        """Return a trial's state, its value or None, and the reason for its failure or stop, or None."""
         state, goal = status["TrainingJobStatus"], self.goal
         kept = value if goal is None else None  # for a goal, the metric is not the value of the objective
         if state == "Failed":
@@ -364,7 +401,11 @@ class Tuning:
         return f"{text}, {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
 
     def _revive(self, running: Running) -> bool:
-        """Resume, once, a job whose supervisor was lost, as after a restart of the machine."""
+        """Resume a job whose supervisor was lost, for example by a restart of the machine. A job is resumed only once.
+
+        Returns:
+            Whether the job was resumed.
+        """
         if (
             running.revived
             or running.stopping is not None
@@ -399,7 +440,7 @@ class Tuning:
                 running.stopping = reason
                 trials.ask_to_stop(running.record, reason)
 
-    # # --- shared fleet ---
+    # --- shared fleet ---
 
     def _share_of_fleet(self) -> Sharing | None:
         config, lasts = self.spec.fleet, self.spec.max_runtime_s
@@ -423,7 +464,11 @@ class Tuning:
         return {number: sign * last if last is not None else None for number, last in lasts.items()}
 
     def _share(self, sharing: Sharing) -> bool:
-        """Share the fleet; return whether the numbers of hosts have changed."""
+        """Share the fleet among the running trials.
+
+        Returns:
+            Whether the number of a trial's hosts has changed.
+        """
         for number in sharing.share(self.running, self._last_values()):
             running = self.running[number]
             if running.stopping is None:
@@ -434,10 +479,14 @@ class Tuning:
             running.row["hosts"] = sharing.hosts.get(number)
         return any(running.row["hosts"] != before[number] for number, running in self.running.items())
 
-    # # --- the end ---
+    # --- the end ---
 
     def _told_to_end(self) -> bool:
-        """Return whether the tuning job must end because of a stop request or its time limit; set ``ending`` if so."""
+        """Check whether the tuning job must end because of a stop request or its time limit. If so, set ``ending``.
+
+        Returns:
+            Whether the tuning job must end.
+        """
         if self.record.stop_file.exists():
             self.ending = ("Stopped", "the tuning job was stopped")
         elif self.spec.max_runtime_s is not None and time.time() - self.created > self.spec.max_runtime_s:
@@ -448,7 +497,7 @@ class Tuning:
         return self.ending is not None
 
     def _decide(self) -> None:
-        """Decide whether the tuning job has ended."""
+        """Decide whether the tuning job ends, and set ``ending`` if so."""
         if self.ending is not None or self._told_to_end():
             return
         rows = sorted(self.rows.values(), key=lambda row: row["ended"] or math.inf)
@@ -564,7 +613,7 @@ class Tuning:
     # --- warm start ---
 
     def _warm_start(self) -> None:
-        """Add the results of earlier tuning jobs that lie in this one's ranges to the study, once."""
+        """Add the results of earlier tuning jobs to the study, once. Results outside of this job's ranges are omitted."""
         if not self.spec.warm_start or self.study.user_attrs.get("warm"):
             return
         import optuna
@@ -591,7 +640,10 @@ class Tuning:
 
 
 def _reason(status: dict[str, Any]) -> str:
-    """Return in one line why a job failed: its message, and the last line of its traceback or log."""
+    """Return the reason why a job failed, in one line.
+
+    The line has the failure's message and the last line of the traceback or the log.
+    """
     failure = statuses.failure_of(status)
     if failure is None:
         return "it failed"

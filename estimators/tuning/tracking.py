@@ -1,4 +1,4 @@
-"""Sends a tuning job to a tracker: a run for the study, and a nested run for each trial."""
+"""Send a tuning job to a tracker. The study becomes a run, and each trial becomes a nested run."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from estimators.client.trackers.base import Tracker
     from estimators.tuning.record import TuningRecord
 
-#: #: How often the trials are sent, in seconds.
+#: The interval at which the trials are sent, in seconds.
 _EVERY_S = 5.0
 
 
 def sync(record: TuningRecord, tracker: Tracker) -> None:
-    """Send the parts of a tuning job and its trials that a tracker does not have yet.
+    """Send the data of a tuning job and its trials that a tracker does not have yet.
 
     Args:
         record: The tuning job's record.
@@ -57,7 +57,9 @@ def sync(record: TuningRecord, tracker: Tracker) -> None:
 
 
 class Following:
-    """Sends a followed tuning job to trackers in a thread; an unreachable tracker delays nothing.
+    """Sends a tuning job to trackers while the caller follows it.
+
+    The data is sent in a thread, so that an unreachable tracker does not delay the caller.
 
     Args:
         record: The tuning job's record.
@@ -72,7 +74,7 @@ class Following:
         self._thread.start()
 
     def finish(self, patience: float) -> None:
-        """Send the remaining data, for at most ``patience`` seconds."""
+        """Send the remaining data. Stop waiting after ``patience`` seconds."""
         self._left.set()
         self._thread.join(patience)
 

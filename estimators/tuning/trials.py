@@ -1,4 +1,4 @@
-"""Trials as ordinary training jobs: made from the tuning job's template, followed by reading their records."""
+"""Create trials as ordinary training jobs from the tuning job's template, and follow them by their records."""
 
 from __future__ import annotations
 
@@ -23,24 +23,24 @@ from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
 
-#: #: The prefix of ranges that are not the script's hyperparameters, but settings of the launcher.
+#: The prefix of ranges that are not the script's hyperparameters, but settings of the launcher.
 FLEET = "fleet."
 
-#: #: How long a trial that is stopped has to save, in seconds at most.
+#: The longest time that a trial has to save when it is stopped, in seconds.
 STOP_GRACE = 5.0
 
 
 def job_name(tuning: str, created: float, number: int) -> str:
-    """Return the name of a trial's job, such as ``tuning-007-1a2b3c4d``; the same arguments give the same name."""
+    """Return the name of a trial's job, such as ``tuning-007-1a2b3c4d``. The same arguments result in the same name."""
     digest = hashlib.sha256(f"{tuning}:{created!r}:{number}".encode()).hexdigest()[:8]
     return f"{tuning}-{number + 1:03d}-{digest}"
 
 
 def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], home: Path) -> TrainingJobSpec:
-    """Return the spec of a trial's job: the template with another name, and with the trial's hyperparameters.
+    """Return the spec of a trial's job. The spec is the template with the trial's name and hyperparameters.
 
     Args:
-        template: The template, whose name is the tuning job's.
+        template: The template. The template's name is the tuning job's name.
         name: The name of the trial's job.
         values: The trial's hyperparameters, in the form of a request.
         home: ``$FLEETFIT_HOME``.
@@ -67,11 +67,11 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
 
 
 def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
-    """Return the spec with another number of hosts, or other options of its strategy.
+    """Return the spec with a different number of hosts or different options of the strategy.
 
     Args:
         spec: The job.
-        values: ``hosts``, and names of the strategy's fields.
+        values: The new values as JSON, by name. A name is ``hosts`` or the name of a field of the strategy.
     """
     found = {key: json.loads(text) for key, text in values.items()}
     hosts = found.pop("hosts", None)
@@ -89,14 +89,15 @@ def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
 def start(
     template: JobRecord, name: str, values: dict[str, str], home: Path, origin: str | None = None
 ) -> subprocess.Popen[bytes]:
-    """Start a trial's job, which is independent of this process.
+    """Start a trial's job. The job continues even if this process ends.
 
     Args:
         template: The template of the job.
         name: The job's name.
         values: The trial's hyperparameters, in the form of a request.
         home: ``$FLEETFIT_HOME``.
-        origin: The job whose checkpoints are copied; the script's Checkpointer restores the newest valid one.
+        origin: The name of the job whose checkpoints are copied, or None. The script's Checkpointer restores the newest
+            valid checkpoint.
 
     Raises:
         JobExistsError: the job already has a record.
@@ -136,14 +137,15 @@ def start(
 
 
 class Follower:
-    """Reads the values of the objective that a trial's job reports, and continues where it stopped.
+    """Reads the values of the objective that a trial's job reports. Each poll continues where the last poll ended.
 
-    Of several ranks, the lowest one that reports counts, so the chief's values if it has any.
+    If several ranks report values, only the values of the lowest of these ranks are used. The lowest rank is the chief
+    if the chief reports values.
 
     Attributes:
-        values: The values reported so far.
+        values: The values that have been reported so far.
         times: The times of the values, in seconds since the epoch.
-        others: The names of other reported metrics.
+        others: The names of the other metrics that have been reported.
     """
 
     def __init__(self, record: JobRecord, objective: str) -> None:
@@ -155,7 +157,7 @@ class Follower:
         self.others: set[str] = set()
 
     def poll(self) -> list[float]:
-        """Return the new values."""
+        """Return the values that have been reported since the last call."""
         begin = len(self.values)
         while events := self._tail.read():
             for metric in filter(None, map(metric_of, events)):
@@ -171,7 +173,7 @@ class Follower:
 
 
 def final_value(status: dict[str, Any], objective: str) -> float | None:
-    """Return the last value of the objective in a job's status; None without one."""
+    """Return the last value of the objective in a job's status. Return None if the status has no value."""
     for item in status.get("FinalMetricDataList") or ():
         if item["MetricName"] == objective:
             return float(item["Value"])
@@ -179,7 +181,7 @@ def final_value(status: dict[str, Any], objective: str) -> float | None:
 
 
 def ask_to_stop(record: JobRecord, reason: str) -> None:
-    """Stop a trial's job; do nothing if it has ended."""
+    """Stop a trial's job. Do nothing if the job has ended."""
     options = record.read_options()
     grace = min(STOP_GRACE, float(options.get("stop_grace") or 0.0))
     with contextlib.suppress(JobUnreachableError):  # the job has ended, or its supervisor was lost

@@ -1,4 +1,4 @@
-"""``HyperparameterTuner``: the user's interface to a tuning job."""
+"""Provide the user's interface to a tuning job, ``HyperparameterTuner``."""
 
 from __future__ import annotations
 
@@ -50,51 +50,54 @@ from estimators.tuning.record import TuningRecord
 from estimators.tuning.request import check_managed, request_of
 
 _NAME_ATTEMPTS = 20
-#: #: The default limit of trials in a shared fleet, so high that the deadline comes first.
+#: The default limit of trials in a shared fleet. It is so high that the deadline is reached first.
 _ENOUGH_JOBS = 10_000
 
 
 class HyperparameterTuner:
-    """Searches hyperparameters: starts many training jobs of an estimator, and finds the best of them.
+    """Searches hyperparameters. The tuner starts many training jobs of an estimator and finds the best job.
 
-    Names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
-    hyperparameters and stops bad trials; on ``ml.*``, a tuning job of SageMaker does this.
+    The names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
+    hyperparameters and stops bad trials. On ``ml.*``, a tuning job of SageMaker does both.
 
     Args:
-        estimator: The estimator of the trials; all trials have its hyperparameters.
-        objective_metric_name: The metric to optimise: a metric that the script reports, or a metric of
-            ``metric_definitions``.
-        hyperparameter_ranges: Hyperparameter -> :class:`ContinuousParameter`, :class:`IntegerParameter` or
-            :class:`CategoricalParameter`.
-        metric_definitions: As for the estimator; they replace the estimator's own.
-        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``, ``ASHA`` or ``PBT``. SageMaker does not have the
-            last two.
+        estimator: The estimator of the trials. All trials have the estimator's hyperparameters.
+        objective_metric_name: The metric to optimise. The script reports the metric, or ``metric_definitions`` defines
+            it.
+        hyperparameter_ranges: A :class:`ContinuousParameter`, :class:`IntegerParameter` or
+            :class:`CategoricalParameter` for each name of a hyperparameter.
+        metric_definitions: The metrics, as for the estimator. The metrics replace the estimator's metrics.
+        strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``, ``ASHA`` or ``PBT``. SageMaker does not have
+            ``ASHA`` and ``PBT``.
         objective_type: ``Maximize`` or ``Minimize``.
-        max_jobs: Number of trials. Default: 1; for a grid, all points; with a shared fleet, as many as the time allows.
-        max_parallel_jobs: Number of trials that run at once. Default: 1; with a shared fleet, as many as the hosts
-            allow.
-        max_runtime_in_seconds: Stop the tuning job after this time.
-        tags: Tags of the trials' jobs.
-        base_tuning_job_name: Prefix of the tuning job's name; default: the estimator's.
-        warm_start_config: Start with the trials of earlier tuning jobs.
-        strategy_config: For Hyperband and ASHA: when a trial may be stopped first, and when a trial is complete.
-        completion_criteria_config: When the tuning job ends before its last trial.
-        early_stopping_type: ``Auto`` stops trials that are worse than the median of the other trials; ``Off`` does not.
-        random_seed: Seed of the random numbers, which makes the search repeatable.
-        reduction_factor: For Hyperband and ASHA, not in the SDK: at each rung, one of this many trials continues.
-        population_config: For PBT, not in the SDK.
-        max_failures: Not in the SDK. Number of failed trials that end the tuning job. None: failed trials end it only
-            if the first five all fail.
-        repeats: Not in the SDK. Whether several trials may have the same hyperparameters, for scripts with random
-            results. If False, the tuning job ends when all combinations have been tried.
-        shared_fleet: Not in the SDK. Number of hosts that all trials share until the deadline
-            ``max_runtime_in_seconds``; promising trials get more hosts. The estimator needs
+        max_jobs: The number of trials. The default is 1. For a grid, the default is the number of points. With a shared
+            fleet, the default is as many trials as the time allows.
+        max_parallel_jobs: The number of trials that run at once. The default is 1. With a shared fleet, the default is
+            one trial per host.
+        max_runtime_in_seconds: The number of seconds after which the tuning job is stopped.
+        tags: The tags of the trials' jobs.
+        base_tuning_job_name: The prefix of the tuning job's name. The default is the estimator's prefix.
+        warm_start_config: The earlier tuning jobs whose trials are used at the start.
+        strategy_config: For Hyperband and ASHA. The number of values before which no trial is stopped, and the number
+            after which a trial is complete.
+        completion_criteria_config: The criteria by which the tuning job ends before its last trial.
+        early_stopping_type: ``Auto`` to stop trials that are worse than the median of the other trials, or ``Off``.
+        random_seed: The seed of the random numbers. With a seed, the search can be repeated.
+        reduction_factor: For Hyperband and ASHA, not in the SageMaker SDK. At each stage, one of this many trials
+            continues.
+        population_config: The options of PBT, not in the SageMaker SDK.
+        max_failures: Not in the SageMaker SDK. The number of failed trials after which the tuning job ends. With None,
+            the tuning job ends only if all of the first five trials fail.
+        repeats: Not in the SageMaker SDK. Whether several trials may have the same hyperparameters, for scripts with
+            random results. If False, the tuning job ends when all combinations have been tried.
+        shared_fleet: Not in the SageMaker SDK. The number of hosts that all trials share until the deadline
+            ``max_runtime_in_seconds``. Promising trials get more hosts. The estimator needs
             ``ElasticHorovod(max_hosts=…)``.
-        estimator_name, autotune, hyperparameters_to_keep_static: Arguments of the SDK that are not supported.
+        estimator_name, autotune, hyperparameters_to_keep_static: Arguments of the SageMaker SDK that are not supported.
 
     Raises:
-        ConfigurationError: an argument is wrong (this error is also a ValueError).
-        UnsupportedError: an argument is not available here.
+        ConfigurationError: an argument is wrong. The error is also a ValueError.
+        UnsupportedError: an argument is not available.
 
     Attributes:
         latest_tuning_job: The record of the last tuning job, or None.
@@ -180,7 +183,7 @@ class HyperparameterTuner:
 
     @classmethod
     def create(cls, *_: Any, **__: Any) -> HyperparameterTuner:
-        """Raise UnsupportedError: a tuning job has one estimator.
+        """Raise UnsupportedError, because a tuning job has only one estimator.
 
         Raises:
             UnsupportedError: always.
@@ -196,20 +199,23 @@ class HyperparameterTuner:
         processes_per_host: ranges.ParameterRange | None = None,
         fusion_threshold_mb: ranges.ParameterRange | None = None,
     ) -> None:
-        """Search settings of the launcher, too, for an objective such as time or speed.
+        """Add settings of the launcher to the search, for an objective such as time or speed.
 
         The settings are named ``fleet.hosts``, ``fleet.processes_per_host`` and ``fleet.fusion_threshold_mb``. Scripts
-        do not see them. The ``instance_count`` and the ``distribution`` of :meth:`best_estimator` have the best values.
+        do not see the settings. The ``instance_count`` and the ``distribution`` of :meth:`best_estimator` have the best
+        values.
 
         Args:
-            hosts: Range of the number of hosts. Default: from 1 to the estimator's ``instance_count``, if this is more
-                than 1.
-            processes_per_host: Range of the processes per host. Default: not searched.
-            fusion_threshold_mb: Range of Horovod's fusion threshold. Default: not searched.
+            hosts: The range of the number of hosts. If the estimator's ``instance_count`` is more than 1, the default
+                is from 1 to ``instance_count``. Otherwise the number is not searched by default.
+            processes_per_host: The range of the processes per host. None to exclude the processes per host from the
+                search.
+            fusion_threshold_mb: The range of Horovod's fusion threshold in MB. None to exclude the threshold from the
+                search.
 
         Raises:
-            ConfigurationError: no range is given and the estimator has one host, a range has impossible values, or the
-                strategy does not have the setting.
+            ConfigurationError: no range is given and the estimator has one host. Or a range has impossible values. Or
+                the strategy does not have the setting.
         """
         count = self.estimator.settings.instance_count or 1
         if hosts is None and count > 1:
@@ -258,19 +264,19 @@ class HyperparameterTuner:
     ) -> None:
         """Start the tuning job.
 
-        The tuning job continues even if this process ends. An interrupt ends only the waiting; :meth:`stop_tuning_job`
-        ends the tuning job.
+        The tuning job continues even if this process ends. An interrupt ends only the waiting. :meth:`stop_tuning_job`
+        stops the tuning job.
 
         Args:
             inputs: The data of every trial, as for the estimator's ``fit()``.
-            job_name: The tuning job's name, up to 32 characters. Default: ``<base>-<time>``.
-            include_cls_metadata, estimator_kwargs: Arguments of the SDK, without effect.
+            job_name: The tuning job's name, which has at most 32 characters. The default is ``<base>-<time>``.
+            include_cls_metadata, estimator_kwargs: Arguments of the SageMaker SDK, without effect.
             wait: Whether to wait until the tuning job ends, and to show the trials.
 
         Raises:
-            ConfigurationError: an argument is wrong; nothing has been started.
-            UnsupportedError: a feature is not available; nothing has been started.
-            JobExistsError: the name is taken.
+            ConfigurationError: an argument is wrong. No job has been started.
+            UnsupportedError: a feature is not available. No job has been started.
+            JobExistsError: the name is already used.
             TuningJobError: the tuning job failed (only with ``wait=True``).
         """
         del include_cls_metadata, estimator_kwargs
@@ -289,13 +295,13 @@ class HyperparameterTuner:
             self.wait()
 
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> TuningPlan:
-        """Return what :meth:`fit` would start, without starting anything.
+        """Return the plan of the tuning job that :meth:`fit` would start. No job is started.
 
-        On SageMaker this is the request; otherwise, the processes of a trial.
+        On SageMaker, the plan contains the request. Otherwise, the plan contains the processes of a trial.
 
         Args:
-            inputs: As for :meth:`fit`.
-            job_name: As for :meth:`fit`.
+            inputs: The data, as for :meth:`fit`.
+            job_name: The tuning job's name, as for :meth:`fit`.
 
         Raises:
             ConfigurationError: an argument is wrong.
@@ -306,7 +312,10 @@ class HyperparameterTuner:
         return TuningPlan(spec=spec, request=request, trial=draft.plan())
 
     def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
-        """Return the spec and the draft of its trials' jobs; limits of backends and machines are not checked."""
+        """Return the spec of the search and the draft of the trials' jobs.
+
+        The limits of the backend and of this machine are not checked.
+        """
         spec = self._spec(name)
         estimator = self.estimator
         settings = estimator.settings
@@ -449,16 +458,16 @@ class HyperparameterTuner:
     ) -> HyperparameterTuner:
         """Return the tuner of an existing tuning job, which another process may have started.
 
-        A tuning job whose process was killed continues.
+        If the process of the tuning job was killed, a new process is started.
 
         Args:
-            tuning_job_name: The tuning job's name. If this machine has no record of it, fleetfit searches SageMaker,
-                provided that a session is given or a region is configured.
-            sagemaker_session: For the estimator.
-            job_details, estimator_cls: Arguments of the SDK, without effect.
+            tuning_job_name: The tuning job's name. If this machine has no record of the tuning job, fleetfit searches
+                SageMaker. The search needs a session or a configured region.
+            sagemaker_session: The session of the estimator.
+            job_details, estimator_cls: Arguments of the SageMaker SDK, without effect.
 
         Raises:
-            JobNotFoundError: the tuning job does not exist; the message suggests the nearest name.
+            JobNotFoundError: the tuning job does not exist. The message suggests the most similar name.
         """
         del job_details, estimator_cls
         try:
@@ -504,7 +513,9 @@ class HyperparameterTuner:
         return tuner
 
     def _env(self) -> dict[str, str] | None:
-        """Return the environment that passes the user's session to the tuning job's process; None if not needed."""
+        """Return the environment that passes the user's session to the tuning job's process. Return None for local
+        jobs.
+        """
         if not self.estimator.settings.capabilities.managed:
             return None
         from estimators.backends.sagemaker.aws import supervisor_environment
@@ -521,7 +532,7 @@ class HyperparameterTuner:
         """Return the name of the latest tuning job.
 
         Raises:
-            ConfigurationError: there is no tuning job yet.
+            ConfigurationError: no tuning job has been started or attached.
         """
         return self._record().name
 
@@ -530,26 +541,29 @@ class HyperparameterTuner:
         return describe(self._record())
 
     def analytics(self) -> HyperparameterTuningJobAnalytics:
-        """Return the trials; ``.dataframe()`` has them as a table."""
+        """Return an object that describes the trials. The object's method ``dataframe()`` returns a table of the
+        trials.
+        """
         record = self._record()
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
     def stop_tuning_job(self) -> None:
-        """Stop the tuning job and its trials without waiting; do nothing if the tuning job has ended."""
+        """Stop the tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the tuning job ends, and show its trials as they end.
+        """Wait until the tuning job ends. Show each trial when it ends.
 
-        A tuning job whose process was killed continues.
+        If the process of the tuning job is killed, a new process is started.
 
         Args:
-            timeout: Stop waiting after this many seconds; the tuning job continues.
+            timeout: The number of seconds after which to stop waiting. The tuning job then continues. None for no
+                limit.
 
         Raises:
             TuningJobError: the tuning job failed.
             TimeoutError: the tuning job has not ended after ``timeout`` seconds.
-            KeyboardInterrupt: the waiting was interrupted; the tuning job continues.
+            KeyboardInterrupt: the user interrupted the waiting. The tuning job continues.
         """
         record = self._record()
         show = NotebookDisplay(record) if in_jupyter(sys.stdout) else TrialLines(record)
@@ -578,7 +592,7 @@ class HyperparameterTuner:
         """Return an estimator for the job of the best trial, with the trial's hyperparameters and model.
 
         Args:
-            best_training_job: A job's name, or SageMaker's summary of a job; default: the best trial's job.
+            best_training_job: A job's name, or SageMaker's summary of a job. None to use the best trial's job.
         """
         job = best_training_job if best_training_job is not None else self.best_training_job()
         name = job["TrainingJobName"] if isinstance(job, Mapping) else job
@@ -593,20 +607,20 @@ class HyperparameterTuner:
         return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
-        """Raise UnsupportedError: fleetfit does not deploy models.
+        """Raise UnsupportedError, because fleetfit does not deploy models.
 
         Raises:
             UnsupportedError: always.
         """
         raise UnsupportedError("HyperparameterTuner.deploy(): fleetfit only trains; serve best_estimator().model_data.")
 
-    # # --- warm starts ---
+    # --- warm starts ---
 
     def identical_dataset_and_algorithm_tuner(self, additional_parents: Any = None) -> HyperparameterTuner:
         """Return a tuner that continues from this tuner's trials, with the same estimator and ranges.
 
         Args:
-            additional_parents: The names of further tuning jobs.
+            additional_parents: The names of other tuning jobs whose trials are used too.
         """
         return self._warm(WarmStartTypes.IDENTICAL_DATA_AND_ALGORITHM, additional_parents, self.estimator)
 
@@ -616,8 +630,8 @@ class HyperparameterTuner:
         """Return a tuner that starts with this tuner's results, for other data or another estimator.
 
         Args:
-            additional_parents: The names of further tuning jobs.
-            estimator: Another estimator.
+            additional_parents: The names of other tuning jobs whose trials are used too.
+            estimator: The estimator of the new tuner. None to use this tuner's estimator.
         """
         return self._warm(WarmStartTypes.TRANSFER_LEARNING, additional_parents, estimator or self.estimator)
 

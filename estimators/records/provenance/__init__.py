@@ -61,19 +61,19 @@ from estimators.records.provenance.caller import caller_facts
 
 __all__ = ["FILE", "caller_facts", "command", "read"]
 
-#: #: The file's name in a job's record.
+#: The file's name in a job's record.
 FILE = "provenance.json"
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Read a job's provenance from its record, as far as it is known; an empty dict if none is."""
+    """Read the known part of a job's provenance from the job's record. Return an empty dict if nothing is known."""
     return read_json(folder / FILE)
 
 
 def command(record: Path) -> list[str]:
-    """Return the command of the child process that collects a job's provenance into its record.
+    """Return the command of the child process that collects a job's provenance into the job's record.
 
-    The process lowers its own priority, exits after at most a minute, and prints only errors. It replaces
-    ``provenance.json`` atomically after each share, so it may be killed at any time.
+    The process lowers its priority, exits after at most a minute, and prints only errors. The process replaces
+    ``provenance.json`` atomically after each share. Therefore the process may be killed at any time.
     """
     return [sys.executable, str(Path(__file__).resolve().parent / "__main__.py"), str(record)]

@@ -1,4 +1,4 @@
-"""Collects a job's provenance with low priority.
+"""Collect a job's provenance with low priority.
 
 The command is ``python …/estimators/records/provenance/__main__.py RECORD``.
 """
@@ -15,7 +15,11 @@ _LIMIT_S = 60
 
 
 def main(arguments: list[str]) -> int:
-    """Collect provenance for the record that is the only argument, and return the exit code."""
+    """Collect the provenance for a record. The path of the record must be the only argument.
+
+    Returns:
+        The exit code: 0 on success; 1 if the provenance cannot be written; 2 if the command line is invalid.
+    """
     if len(arguments) != 1:
         print("usage: python -m estimators.records.provenance RECORD", file=sys.stderr)
         return 2
@@ -32,7 +36,7 @@ def main(arguments: list[str]) -> int:
 
 
 def lower_priority() -> None:
-    """Lower this process's priority for the processor and the disk, in favour of the training."""
+    """Lower this process's priority for the processor and the disk, so that the process does not slow the training."""
     import psutil
 
     own = psutil.Process()

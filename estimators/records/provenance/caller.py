@@ -1,6 +1,7 @@
-"""Collects the facts that only the caller knows: its command line and notebook cell.
+"""Collect the facts that only the caller knows: its command line and notebook cell.
 
-The code runs inside ``fit()``: no subprocess, no heavy import, about a millisecond.
+The code runs inside ``fit()``. To take only about a millisecond, the code starts no process and imports no large
+module.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from estimators.job.redaction import MASK, looks_secret, mask_argv, mask_text
 from estimators.records.provenance import repository
 
-#: #: The shares that :func:`estimators.records.provenance.collecting.collect` adds, in that order.
+#: The shares that :func:`estimators.records.provenance.collecting.collect` adds, in the order in which they are added.
 SHARES = ("git", "software", "machine", "packages", "data")
 
 _SEED = re.compile(r"(?:^|[^a-z])(?:[a-z]+_)*(?:seeds?|random_?state)(?:$|[^a-z])", re.IGNORECASE)
@@ -28,9 +29,9 @@ _VARIABLE_PREFIXES = (
     "MKL_", "NCCL_", "NVIDIA_VISIBLE_DEVICES", "OMPI_MCA_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PRTE_MCA_", "PYTHONPATH",
     "SLURM_JOB_ID", "TF_", "TZ", "VIRTUAL_ENV", "XLA_",
 )  # fmt: skip
-#: #: Passed from process to process; meaningless for a rerun.
+#: Variables that processes pass to their child processes. They are meaningless for a rerun.
 _NOT_VARIABLES = frozenset({"FLEETFIT_JOB_TOKEN", "FLEETFIT_CONTROL_FD", "FLEETFIT_LIFELINE_FD", "FLEETFIT_EVENTS"})
-#: #: Variables of Terraform, which have TensorFlow's prefix.
+#: Variables of Terraform, which have TensorFlow's prefix.
 _NOT_PREFIXES = ("TF_CLI_", "TF_VAR_")
 _VALUE_LIMIT = 4096
 _CELL_LIMIT = 256 << 10
@@ -40,16 +41,16 @@ _EARLIER_CELLS_LIMIT = 256 << 10
 def caller_facts(
     *, source: str | os.PathLike[str] | None = None, hyperparameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the first share of ``provenance.json``, as the caller's process knows it.
+    """Return the facts of ``provenance.json`` that only the caller's process knows.
 
     Args:
-        source: The user's code (a folder, or the entry point); its repository counts as the job's. Default: the working
-            directory.
-        hyperparameters: The user's own, decoded, to find seeds among them;
-            :func:`~estimators.records.provenance.collecting.collect` finds those of the request by itself.
+        source: The user's code: a folder, or the entry point. The repository that contains the code is recorded. None
+            to use the working directory.
+        hyperparameters: The user's hyperparameters, decoded. The function searches the hyperparameters for seeds.
+            :func:`~estimators.records.provenance.collecting.collect` finds the seeds of the request later.
 
     Returns:
-        A JSON-serialisable dict; :mod:`estimators.records.provenance` describes it.
+        A JSON-serialisable dict. :mod:`estimators.records.provenance` describes the dict.
     """
     cwd = _cwd()
     return {
@@ -68,20 +69,20 @@ def caller_facts(
         "seeds": seeds(hyperparameters or {}),
         "environment": visible_environment(os.environ),
         "code": os.path.abspath(source) if source is not None else None,
-        # # The current commit: before the rest is collected, the user may switch branches.
+        # The current commit: before the rest is collected, the user may switch branches.
         "git": repository.head(Path(os.path.abspath(source)) if source is not None else Path(cwd) if cwd else None),
     }
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the hyperparameters whose names mention a seed, and the variables that make runs repeatable."""
+    """Return the hyperparameters whose names mention a seed, and the environment variables that make runs repeatable."""
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that affect a training, sorted; secrets are masked, long values cut."""
+    """Return the environment variables that affect a training, sorted by name. Secrets are masked and long values cut."""
     kept: dict[str, str] = {}
     for name in sorted(environment):
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:
@@ -109,14 +110,14 @@ def _invocation(cwd: str | None) -> dict[str, Any]:
 
 
 def _ipython() -> Any:
-    """Return IPython's shell if this process runs in one, without importing IPython; else None."""
+    """Return the shell of IPython if this process runs in IPython. Otherwise return None. IPython is not imported."""
     module = sys.modules.get("IPython")
     get = getattr(module, "get_ipython", None)
     return get() if get is not None else None
 
 
 def _cells(shell: Any) -> dict[str, Any]:
-    """Return the executed cell and the previous ones, from IPython's history (``HistoryManager.input_hist_raw``)."""
+    """Return the executed cell and the cells before it, from IPython's history (``HistoryManager.input_hist_raw``)."""
     manager = getattr(shell, "history_manager", None)
     raw = [str(cell) for cell in getattr(manager, "input_hist_raw", None) or []]
     if not raw:
@@ -132,13 +133,16 @@ def _cells(shell: Any) -> dict[str, Any]:
 
 
 def _notebook(shell: Any, cwd: str | None) -> str | None:
-    """Return the notebook's path, from VS Code's variable in the kernel or jupyter_server's environment variable."""
+    """Return the notebook's path, or None.
+
+    The path is read from VS Code's variable in the kernel or from jupyter_server's environment variable.
+    """
     named = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
     if not isinstance(named, str) or not named:
         return None
     if os.path.isabs(named) and os.path.exists(named):
         return named
-    # # jupyter_server sets the path relative to its own root, which a kernel does not know; kernels start in the
+    # jupyter_server sets the path relative to its own root, which a kernel does not know; kernels start in the
     # notebook's folder.
     parts = Path(named.lstrip("/")).parts
     for start in range(len(parts)):
@@ -153,7 +157,7 @@ def _script(path: Path) -> dict[str, Any] | None:
         stat = path.stat()
     except OSError:
         return None  # ``python - < file``, or a script that has been removed
-    # # Importing hashlib would double the time of this function; the digest is added later if the file is unchanged.
+    # Importing hashlib would double the time of this function; the digest is added later if the file is unchanged.
     return {"path": str(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 
@@ -165,5 +169,5 @@ def _cwd() -> str | None:
 
 
 def _user() -> str:
-    # # `pwd` may query a directory service over the network.
+    # `pwd` may query a directory service over the network.
     return os.environ.get("LOGNAME") or os.environ.get("USER") or str(os.getuid())

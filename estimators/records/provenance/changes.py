@@ -1,4 +1,4 @@
-"""Runs git for remotes and the changes since the commit, with limits of time and size."""
+"""Run git to get remotes and the changes since the commit, with limits of time and size."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from typing import Any
 from container.system import folders
 from estimators.job.redaction import mask_text
 
-#: A patch larger than this many bytes is left out: it would be data, not code.
+#: The largest size of a patch in bytes. A larger patch is omitted, because it would contain data instead of code.
 DIFF_LIMIT = 2 << 20
-#: #: Untracked files of up to this many bytes each, and this many in all, are added to the patch.
+#: The largest size in bytes of an untracked file that is added to the patch. The second constant is the largest total
+#: size.
 UNTRACKED_FILE_LIMIT = 256 << 10
 UNTRACKED_TOTAL_LIMIT = 1 << 20
 _UNTRACKED_SHOWN = 100
@@ -21,20 +22,20 @@ _TIMEOUT_S = 20.0
 
 
 class GitError(Exception):
-    """git is missing, too slow, or returns an error."""
+    """Raised if git is missing, takes too long, or returns an error."""
 
 
 def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the facts that require git itself to the known commit: the remote, and the patch to the working tree.
+    """Add the facts that only git can provide: the remote, and the patch from the commit to the working tree.
 
-    The repository is not changed: a separate index lists the untracked files.
+    The repository is not changed, because a separate index lists the untracked files.
 
     Args:
-        known: The result of :func:`estimators.records.provenance.repository.head` at the job's start; the patch starts
-            from its commit.
+        known: The result of :func:`estimators.records.provenance.repository.head` at the job's start. The patch starts
+            from the commit in this result.
 
     Raises:
-        GitError: git is missing, too slow, or returns an error (for example for a repository of another user).
+        GitError: git is missing, takes too long, or returns an error (for example for a repository of another user).
     """
     root = str(known["root"])
     facts: dict[str, Any] = {**known, "remote": mask_text(remote_of(root) or "") or None, "dirty": None, "diff": ""}
@@ -42,7 +43,7 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
     if not known.get("commit"):
         facts["diff_truncated"] = "the repository has no commit yet"
         return facts
-    # # Plumbing options: a user's settings (external diff, colours, prefixes) must not change the patch.
+    # Plumbing options: a user's settings (external diff, colours, prefixes) must not change the patch.
     diff = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"]
     diff += ["--src-prefix=a/", "--dst-prefix=b/"]
     patch = _git(root, [*diff, str(known["commit"]), "--"], limit=DIFF_LIMIT)
@@ -66,19 +67,25 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def remote_of(root: str) -> str | None:
-    """Return the URL of ``origin``, or else of the first remote, as ``pip freeze`` does; None without a remote.
+    """Return the URL of the remote ``origin``. If ``origin`` does not exist, return the URL of the first remote.
+
+    ``pip freeze`` selects the remote in the same way. Return None if there is no remote.
 
     Raises:
         GitError: see :func:`inspect`.
     """
-    # # Exit status 1: no remote exists.
+    # Exit status 1: no remote exists.
     listing = _git(root, ["config", "--get-regexp", r"remote\..*\.url"], allowed=(0, 1)).decode("utf-8", "replace")
     remotes = dict(line.split(" ", 1) for line in listing.splitlines() if " " in line)
     return remotes.get("remote.origin.url", next(iter(remotes.values()), None))
 
 
 def _untracked(root: str) -> tuple[list[str], list[str]]:
-    """Return the untracked files that are not ignored: those that fit into the patch, and the others."""
+    """Return the untracked files that git does not ignore.
+
+    Returns:
+        The files that fit into the patch, and the files that do not fit.
+    """
     listing = _git(root, ["ls-files", "--others", "--exclude-standard", "-z"])
     taken: list[str] = []
     left_out: list[str] = []
@@ -104,8 +111,11 @@ def _git(
     allowed: tuple[int, ...] = (0,),
     limit: int | None = None,
 ) -> bytes:
-    """Run git and return its output; at most one byte more than ``limit``, which shows that it was exceeded."""
-    # # Below a git hook, GIT_DIR and similar variables would point to another repository.
+    """Run git and return its output.
+
+    The output has at most ``limit`` + 1 bytes. An output of ``limit`` + 1 bytes shows that the limit was exceeded.
+    """
+    # Below a git hook, GIT_DIR and similar variables would point to another repository.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]

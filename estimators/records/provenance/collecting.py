@@ -1,7 +1,7 @@
-"""Collects the shares of ``provenance.json`` that take time, during the training.
+"""Collect the shares of ``provenance.json`` that take time, during the training.
 
-Each share is written as soon as it is complete, the quick ones first. Thus a job that ends early, or a machine that
-fails, leaves the shares collected until then.
+Each share is written as soon as it is complete, the quick shares first. Thus the shares that were collected before the
+end of a job or the failure of a machine are kept.
 """
 
 from __future__ import annotations
@@ -25,16 +25,17 @@ _SCRIPT_LIMIT = 16 << 20
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Add to a job's ``provenance.json`` the shares that the caller could not collect; a second call does nothing.
+    """Add those shares that the caller could not collect to a job's ``provenance.json``.
 
-    The function takes a second or more, so it runs in a child process (:func:`estimators.records.provenance.command`)
-    or a thread. It reads ``request.json`` and ``options.json``, and writes only ``provenance.json``.
+    If all shares have been collected, do nothing. The function takes a second or more. Therefore the function runs in a
+    child process (:func:`estimators.records.provenance.command`) or a thread. The function reads ``request.json`` and
+    ``options.json``, and writes only ``provenance.json``.
 
     Args:
-        folder: The job's record.
+        folder: The folder of the job's record.
 
     Returns:
-        The whole provenance. A share that could not be collected is null, and ``errors`` has the reason.
+        The whole provenance. A share that could not be collected is null. ``errors`` then contains the reason.
 
     Raises:
         OSError: ``provenance.json`` cannot be written.
@@ -52,7 +53,7 @@ def collect(folder: Path) -> dict[str, Any]:
     for share in list(pending):
         try:
             facts[share] = _share(share, request, python, known)
-        # # Unusual file systems and broken installations can raise many errors here; an error in one share must not
+        # Unusual file systems and broken installations can raise many errors here; an error in one share must not
         # prevent the following shares.
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError, changes.GitError) as error:
             facts[share] = known if share == "git" else None
@@ -84,7 +85,7 @@ def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest_script(caller: Any) -> None:
-    """Add the digest of the caller's script, unless the script has been changed since."""
+    """Add the digest of the caller's script. If the script has been changed since the job's start, the digest is None."""
     script = caller.get("script") if isinstance(caller, dict) else None
     if not isinstance(script, dict) or "blake2b" in script:
         return

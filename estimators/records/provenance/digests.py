@@ -1,7 +1,7 @@
-"""Digests of local channels, which identify the data that a job was trained on.
+"""Compute digests of local channels. A digest identifies the data that a job was trained on.
 
-Every file's name, size and modification time are recorded. Contents are read up to a limit, because a data set may be
-larger than a disk can read during a training.
+The name, size and modification time of every file are recorded. Contents are read up to a limit, because a data set may
+be larger than what a disk can read during a training.
 """
 
 from __future__ import annotations
@@ -12,26 +12,26 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: Contents are hashed up to this many bytes per job, over all channels.
+#: The number of bytes per job, over all channels, whose contents are hashed.
 HASH_LIMIT = 512 << 20
-#: #: The number of files of a channel that are listed one by one; the digest covers up to :data:`FILES_LIMIT` files.
+#: The number of files of a channel that are listed one by one. The digest covers up to :data:`FILES_LIMIT` files.
 ENTRIES_LIMIT = 2_000
 FILES_LIMIT = 200_000
 _BLOCK = 1 << 20
 
 
 class Digester:
-    """Computes digests of folders, reading at most ``limit`` bytes in all."""
+    """Computes digests of folders. At most ``limit`` bytes are read in total."""
 
     def __init__(self, *, limit: int = HASH_LIMIT) -> None:
         self._room = limit
 
     def digest(self, path: Path) -> dict[str, Any]:
-        """Return the facts about one channel, a folder or a single file.
+        """Return the facts about one channel, which is a folder or a single file.
 
         Returns:
             The dict that :mod:`estimators.records.provenance` describes under ``data``. ``complete`` is False if the
-            channel has more than :data:`FILES_LIMIT` files, or the contents of some were not read.
+            channel has more than :data:`FILES_LIMIT` files, or if the contents of some files were not read.
 
         Raises:
             OSError: ``path`` does not exist or cannot be read.
@@ -60,7 +60,7 @@ class Digester:
             size += stat.st_size
             if len(entries) < ENTRIES_LIMIT:
                 entries.append([name, stat.st_size, stat.st_mtime_ns, content])
-            # # Without the content, the modification time represents it.
+            # Without the content, the modification time represents it.
             total.update(f"{name}\0{stat.st_size}\0{content or stat.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         return {
             "path": str(root),
@@ -87,7 +87,7 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
 
 
 def content_digest(file: Path) -> str | None:
-    """Return the digest of a file's content; None if it cannot be read."""
+    """Return the digest of a file's content. Return None if the file cannot be read."""
     digest = hashlib.blake2b(digest_size=16)
     try:
         with file.open("rb") as stream:

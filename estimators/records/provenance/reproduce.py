@@ -25,12 +25,12 @@ def session(facts: Mapping[str, Any]) -> str:
 def script(
     job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None, function: bool = False
 ) -> str:
-    """Return a shell script that runs a job again; its comments list what cannot be repeated.
+    """Return a shell script that runs a job again. The script's comments list what cannot be repeated.
 
     Args:
         job: The job's name.
-        facts: The contents of ``provenance.json``.
-        request: The job's request, to check for masked hyperparameters.
+        facts: The content of ``provenance.json``.
+        request: The job's request, to check for masked hyperparameters. None to omit the check.
         function: Whether the job's entry point was a function.
     """
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
@@ -49,7 +49,7 @@ def script(
 
 
 def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], bool]:
-    """Return the commands that get the code, and whether they end in a folder with the code."""
+    """Return the commands that get the code. Also return whether the commands change to a folder with the code."""
     git = facts.get("git") or {}
     snapshot = f"# The job's own copy of the code that ran is in its record: $FLEETFIT_HOME/jobs/{job}/source"
     if not git.get("commit"):
@@ -137,7 +137,7 @@ def _seeds(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _variables(facts: Mapping[str, Any]) -> list[str]:
-    # # Variables with paths of this machine are set by the environment of step 2.
+    # Variables with paths of this machine are set by the environment of step 2.
     places = ("VIRTUAL_ENV", "CONDA_", "FLEETFIT_", "LD_", "PYTHONPATH")
     values = {n: v for n, v in (facts.get("environment") or {}).items() if not n.startswith(places)}
     lines = [
@@ -179,7 +179,10 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
 
 
 def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
-    """Return the command with program names and paths relative to the repository, so that it runs on other machines."""
+    """Return the command in a form that runs on other machines.
+
+    The path of the program is replaced by the program's name. Paths in the repository are replaced by relative paths.
+    """
     program = Path(argv[1])
     console_script = program.name == "fleetfit" and program.parent.name == "bin"
     rest = argv[2:] if console_script else argv[1:]

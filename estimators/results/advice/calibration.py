@@ -1,10 +1,10 @@
-"""Fits the constants of the cost model to measured steps of a machine or fleet, and reports how well they fit.
+"""Fit the constants of the cost model to measured steps of a machine or fleet, and report how well they fit.
 
-A step consists of a process's own computing and the exchange of gradients. For a number of processes, the time of the
+A step consists of a process's computing and the exchange of gradients. For a given number of processes, the time of the
 exchange is a linear function of the model's size: fixed costs, plus seconds per byte on a link. The function is fitted
-for two or more numbers of processes, and interpolated between them. If the hosts share one machine, contention for its
-processors slows both parts down. This slowdown is measured for each number of processes, separately for computing and
-exchange, so nothing is added for it. Pure.
+for each measured number of processes. For numbers in between, the costs are interpolated. If the hosts share one
+machine, contention for its processors makes computing and exchange slower. The measurements for each number of
+processes already contain this slowdown. Therefore the model has no additional term for the slowdown. Pure.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ from estimators.results.result import Result
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
 _SERVERS = "parameter_server"
 _FILE = "calibration.json"
-#: #: The bandwidth that is assumed if the sizes of the models do not differ, in bytes per second.
+#: The bandwidth that is assumed if the sizes of the models do not differ, in bytes per second.
 _FAST = 1e11
-#: #: Processes contend for processors if they compute more slowly than a single one by this factor.
+#: The factor from which processes are assumed to contend for processors. It compares the computing time with that of a
+#: single process.
 _CONTENDS = 1.1
 
 
@@ -39,11 +40,13 @@ class Observation:
     """A measured step.
 
     Attributes:
-        strategy: The strategy's name; ignored for a single process, which exchanges nothing.
-        processes: How many processes compute (workers, with parameter servers).
-        gradient_bytes: The size of all gradients.
-        step_s: The time of a step, in seconds; with parameter servers, of a worker's step.
-        own_s: The part of ``step_s`` in which a process does not wait for gradients; None if unknown.
+        strategy: The strategy's name. The name is ignored for a single process, because a single process exchanges
+            nothing.
+        processes: The number of processes that compute. With parameter servers, the number of workers.
+        gradient_bytes: The size of all gradients, in bytes.
+        step_s: The time of a step, in seconds. With parameter servers, the time of a worker's step.
+        own_s: The part of ``step_s`` in which a process does not wait for gradients, in seconds. None if the part is
+            unknown.
     """
 
     strategy: str
@@ -54,19 +57,21 @@ class Observation:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether the step is of a single process without parameter servers, so that it shows only computing."""
+        """Return whether the step is of a single process without parameter servers. Such a step consists only of
+        computing.
+        """
         return self.processes == 1 and self.strategy != _SERVERS
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """The cost of a step under one strategy, beyond a process's own computing: ``fixed_s + bytes ÷ bandwidth``.
+    """The cost of a step under one strategy, in addition to a process's computing: ``fixed_s + bytes ÷ bandwidth``.
 
     Attributes:
-        fixed_s: Seconds per step, independent of the model's size.
-        bandwidth: Bytes per second on a process's link.
-        contention: The factor by which computing takes longer than in a single process; 1 if each process has its own
-            machine.
+        fixed_s: The fixed costs of a step in seconds. The fixed costs do not depend on the model's size.
+        bandwidth: The bandwidth of a process's link, in bytes per second.
+        contention: The time of computing divided by the time of computing in a single process. The ratio is 1 if each
+            process has a machine of its own.
     """
 
     fixed_s: float
@@ -74,7 +79,7 @@ class StepCost:
     contention: float = 1.0
 
     def seconds(self, count: float) -> float:
-        """Return the seconds for ``count`` bytes."""
+        """Return the cost in seconds for ``count`` bytes."""
         return self.fixed_s + count / self.bandwidth
 
 
@@ -84,7 +89,7 @@ class MeasuredSize:
 
     Attributes:
         processes: The number of processes.
-        lines: Strategy -> cost of a step.
+        lines: The cost of a step, by the strategy's name.
     """
 
     processes: int
@@ -97,9 +102,11 @@ class Calibration:
 
     Attributes:
         instance_type: The instance type of the measurements.
-        points: The measurements for each number of processes, ascending.
-        cores: The number of processors that all processes share if the hosts are on one machine; else None.
-        error: The mean error for runs that were not used for the fit, as a factor minus 1; None without such runs.
+        points: The measurements for each number of processes, in ascending order of the numbers.
+        cores: The number of processors that all processes share if the hosts are on one machine. None if each host has
+            a machine of its own.
+        error: The mean relative error for runs that were not used for the fit (0.1 means 10 % off). None if there are
+            no such runs.
     """
 
     instance_type: str
@@ -109,16 +116,16 @@ class Calibration:
 
     @property
     def strategies(self) -> tuple[str, ...]:
-        """Return the calibrated strategies."""
+        """Return the names of the calibrated strategies."""
         return tuple(name for name in STRATEGIES if any(name in point.lines for point in self.points))
 
     def compute_s(self, strategy: str, alone_s: float, processes: int) -> float:
-        """Return the seconds of a process's own part of a step when ``processes`` processes share the machine.
+        """Return the seconds that a process computes in a step when ``processes`` processes share the machine.
 
         Args:
-            strategy: The strategy's name. It matters because a waiting process may spin and take processor time from
-                the others.
-            alone_s: The seconds of the part in a single process.
+            strategy: The strategy's name. The strategy matters because a waiting process may use processor time that
+                the other processes need.
+            alone_s: The seconds of the same computation in a single process.
             processes: The number of processes.
 
         Raises:
@@ -130,11 +137,11 @@ class Calibration:
         count, last = known[-1]
         if processes <= count:
             return alone_s * _between(known, processes)
-        # # If some processors were idle, they may be enough for more processes.
+        # If some processors were idle, they may be enough for more processes.
         return alone_s * max(last, last * processes / count if last > _CONTENDS else processes / self.cores)
 
     def _lines(self, strategy: str) -> list[tuple[int, StepCost]]:
-        """Return the numbers of processes, ascending, each with the measurement of a strategy."""
+        """Return the measured numbers of processes, ascending, each with the cost of a step under a strategy."""
         found = [(point.processes, point.lines[strategy]) for point in self.points if strategy in point.lines]
         if not found:
             raise ConfigurationError(unknown("calibrated strategy", strategy, self.strategies))
@@ -145,8 +152,8 @@ class Calibration:
 
         Args:
             strategy: The strategy's name.
-            gradient_bytes: The size of all gradients.
-            processes: The number of processes (of workers, with parameter servers).
+            gradient_bytes: The size of all gradients, in bytes.
+            processes: The number of processes. With parameter servers, the number of workers.
 
         Raises:
             ConfigurationError: the strategy was not calibrated.
@@ -163,10 +170,10 @@ class Calibration:
         """Return the cost for a number of processes, from the costs for other numbers.
 
         Args:
-            known: Numbers of processes, ascending, and the cost for each.
+            known: The measured numbers of processes, ascending, and the cost for each number.
             processes: The number of processes.
-            grows: Whether the cost grows with the number of processes even if each has its own machine. The number of a
-                ring's messages does; the time of a byte does not.
+            grows: Whether the cost grows with the number of processes even if each process has a machine of its own.
+                For example, the number of a ring's messages grows, but the time of a byte does not.
         """
         (first, first_cost), (last, last_cost) = known[0], known[-1]
         if processes <= first:
@@ -176,7 +183,7 @@ class Calibration:
         if self.cores is None and not grows:
             return last_cost
         if len(known) == 1:
-            # # Once all processors are busy, more processes share them.
+            # Once all processors are busy, more processes share them.
             return last_cost if self.cores is None else last_cost * max(1.0, processes / max(last, self.cores))
         before, cost = known[-2]
         return last_cost + max(0.0, last_cost - cost) * (processes - last) / (last - before)
@@ -186,9 +193,9 @@ class Calibration:
 
         Args:
             strategy: The strategy's name.
-            alone_s: The seconds of a process's own part of a step, in a single process.
-            gradient_bytes: The size of all gradients.
-            processes: The number of processes (of workers, with parameter servers).
+            alone_s: The seconds that a single process computes in a step.
+            gradient_bytes: The size of all gradients, in bytes.
+            processes: The number of processes. With parameter servers, the number of workers.
 
         Raises:
             ConfigurationError: the strategy was not calibrated.
@@ -198,7 +205,7 @@ class Calibration:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+        """Return the calibration in a JSON-serialisable form."""
         return dataclasses.asdict(self)
 
     @classmethod
@@ -206,7 +213,7 @@ class Calibration:
         """Read the result of :meth:`to_dict`.
 
         Raises:
-            RecordError: ``values`` is of another version, or no calibration.
+            RecordError: ``values`` is from another version of fleetfit, or is no calibration.
         """
         try:
             points = tuple(
@@ -222,7 +229,7 @@ class Calibration:
             ) from error
 
     def save(self, home: str | Path | None = None) -> Path:
-        """Save the calibration for :func:`load`, and return the file."""
+        """Save the calibration for :func:`load`. Return the path of the file."""
         file = jobs_folder(home).parent / _FILE
         known = _read(file)
         known[self.instance_type] = self.to_dict()
@@ -232,7 +239,7 @@ class Calibration:
 
 
 def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
-    """Return the value for a number of processes, interpolated linearly between its neighbours."""
+    """Return the value for a number of processes by linear interpolation between the nearest measured numbers."""
     for (low, low_value), (high, high_value) in itertools.pairwise(known):
         if low <= processes <= high:
             return low_value + (high_value - low_value) * (processes - low) / (high - low)
@@ -240,7 +247,7 @@ def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
 
 
 def load(instance_type: str, home: str | Path | None = None) -> Calibration | None:
-    """Return the calibration of an instance type; None without one.
+    """Return the calibration of an instance type. Return None if the type has no calibration.
 
     Raises:
         RecordError: the file cannot be read.
@@ -260,9 +267,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _moved(strategy: str, gradient_bytes: float, processes: int) -> float:
-    """Return the bytes that a process's link carries in a step.
+    """Return the number of bytes that a process's link carries in a step.
 
-    A ring sends 2(N−1)/N of the gradients; a worker of parameter servers reads all weights and sends all gradients.
+    A ring sends 2(N−1)/N of the gradients, where N is the number of processes. With parameter servers, a worker reads
+    all weights and sends all gradients.
     """
     return 2.0 * gradient_bytes * (1.0 if strategy == _SERVERS else (processes - 1) / processes)
 
@@ -271,9 +279,9 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     """Fit a calibration to measured steps.
 
     Args:
-        observations: Steps of models of at least two sizes; for each size, also with one process.
+        observations: The steps of models of at least two sizes. For each size, a step with one process is needed too.
         instance_type: The instance type of the measurements.
-        cores: The number of processors that the hosts share; None if each host has its own.
+        cores: The number of processors that the hosts share. None if each host has a machine of its own.
 
     Raises:
         ConfigurationError: the steps are not sufficient for a fit.
@@ -309,7 +317,7 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
 
 
 def _alone(observations: Iterable[Observation]) -> dict[float, float]:
-    """Return the median step of a single process for each size of gradients: bytes -> seconds."""
+    """Return the median time of a single process's step in seconds, by the size of the gradients in bytes."""
     found: dict[float, list[float]] = {}
     for one in observations:
         if one.is_alone:
@@ -318,12 +326,17 @@ def _alone(observations: Iterable[Observation]) -> dict[float, float]:
 
 
 def _contentions(here: Sequence[Observation], alone: Mapping[float, float], cores: int | None) -> dict[str, float]:
-    """Return by which factor computing takes longer in the processes of ``here`` than in a single one, by strategy.
+    """Return the factor by which computing takes longer in several processes than in a single process, by strategy.
 
-    The factor is the ratio of sums of computing times, so that large models weigh most: a step of a small model is
-    mostly not computing. For a strategy without known computing times, such as parameter servers, the factor is the
-    smallest of the other strategies'. If no strategy has known times, each process is assumed to keep one processor
-    busy. The factor is limited so that computing alone never takes longer than a step.
+    The factor is the ratio of the sums of computing times. Therefore large models have the largest weight. A step of a
+    small model is mostly not computing. For a strategy without known computing times, such as parameter servers, the
+    smallest factor of the other strategies is used. If no strategy has known times, each process is assumed to keep one
+    processor busy. The factor is limited so that computing alone never takes longer than a step.
+
+    Args:
+        here: The measured steps with the same number of processes.
+        alone: The time of a single process's step in seconds, by the size of the gradients in bytes.
+        cores: The number of processors that the hosts share. None if each host has a machine of its own.
     """
     found: dict[str, float] = {}
     strategies = [name for name in STRATEGIES if any(one.strategy == name for one in here)]
@@ -341,7 +354,10 @@ def _contentions(here: Sequence[Observation], alone: Mapping[float, float], core
 
 
 def own_s(run: Result) -> float | None:
-    """Return the seconds of a process's own part of a step: the median over the ranks; alone, the whole step."""
+    """Return the seconds that a process computes in a step, as the median over the ranks.
+
+    For a run of one process, return the time of the whole step. Return None if the times are unknown.
+    """
     if run.processes == 1:
         return run.step_times.quantile(0.5)
     known = [rank.own_s if rank.own_s is not None else rank.steps.quantile(0.5) for rank in run.ranks]
@@ -350,11 +366,11 @@ def own_s(run: Result) -> float | None:
 
 
 def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> StepCost:
-    """Return the line ``fixed_s + bytes ÷ bandwidth`` nearest to points, with no negative coefficient.
+    """Return the line ``fixed_s + bytes ÷ bandwidth`` that is nearest to some points. No coefficient is negative.
 
     Args:
-        points: Bytes and seconds.
-        weights: The weights of the points' squared distances; default: weights for relative distances.
+        points: The points, each as a number of bytes and a number of seconds.
+        weights: The weights of the points' squared distances. None to weight the relative distances equally.
     """
     if weights is None:
         weights = [1.0 / max(seconds, 1e-4) ** 2 for _, seconds in points]
@@ -377,12 +393,12 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """A measured step compared with its prediction.
+    """A comparison of a measured step with its prediction.
 
     Attributes:
-        name: The measured configuration.
-        measured_s: The seconds of its step.
-        predicted_s: The predicted seconds.
+        name: A description of the measured configuration.
+        measured_s: The measured time of a step, in seconds.
+        predicted_s: The predicted time of a step, in seconds.
     """
 
     name: str
@@ -391,7 +407,7 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Return the relative error: predicted ÷ measured − 1."""
+        """Return the relative error of the prediction. For example, 0.1 means that the predicted time is 10 % too long."""
         return self.predicted_s / self.measured_s - 1.0
 
     def __str__(self) -> str:
@@ -406,7 +422,7 @@ def check(calibration: Calibration, observations: Iterable[Observation]) -> list
 
     Args:
         calibration: The calibration.
-        observations: The steps; those of one process provide the computing times of the others.
+        observations: The measured steps. The steps of one process provide the computing times for the other steps.
     """
     steps = list(observations)
     alone = _alone(steps)
@@ -423,7 +439,10 @@ def check(calibration: Calibration, observations: Iterable[Observation]) -> list
 
 
 def mean_error(checks: Sequence[Check]) -> float | None:
-    """Return the mean magnitude of the errors as factors: 0.2 means a factor of 1.2 in either direction."""
+    """Return the mean relative error of the predictions. Return None if there are no predictions.
+
+    For example, 0.2 means that predictions are typically 1.2 times too long or 1.2 times too short.
+    """
     if not checks:
         return None
     return math.exp(statistics.mean(abs(math.log(one.predicted_s / one.measured_s)) for one in checks)) - 1.0

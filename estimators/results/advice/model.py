@@ -1,19 +1,20 @@
-"""A cost model of a training step under each strategy. Pure.
+"""Predict the time of a training step under each strategy with a cost model. Pure.
 
-Terms: N processes on H hosts, P on each, train a model whose gradients are S bytes. Each process needs ``compute_s``
-for its own part of a step; transfers can overlap with the backward pass, which is a share of it. A link carries B
-bytes/s in each direction.
+Terms: There are H hosts with P processes each, and N = H · P processes in total. The processes train a model whose
+gradients have S bytes. Each process needs ``compute_s`` to compute its part of a step. The backward pass is a part of
+this time, and transfers can overlap with the backward pass. A link carries B bytes/s in each direction.
 
-*Synchronous strategies* wait for the slowest process: of N processes whose times vary by a factor σ around their mean,
-the slowest takes about σ·√(2 ln N) longer. *Horovod* reduces ready gradients in cycles, in buffers of at most the
-fusion threshold. A ring moves 2(N−1)/N · S through every link and needs 2(N−1) messages for each buffer.
-*CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``. With 0, the default, it makes a single pack,
-which is complete only after the backward pass.
+*Synchronous strategies* wait for the slowest process. σ is the standard deviation of a process's time, divided by the
+mean time. The slowest of N processes needs about 1 + σ·√(2 ln N) times the mean time. *Horovod* reduces ready gradients
+in cycles, in buffers that have at most the size of the fusion threshold. A ring moves 2(N−1)/N · S bytes through every
+link and needs 2(N−1) messages for each buffer. *CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``.
+With 0, the default, there is a single pack, which is complete only after the backward pass.
 
-With *parameter servers*, one on each host, no worker waits for others. A worker reads all variables before its step,
-and the workers of a host share its link; sending overlaps with the backward pass. Variables are not divided: the server
-with the largest variable sends and receives at least that variable for every worker of the other hosts. With many
-hosts, the link of that server therefore limits the speed. The chief schedules the workers' steps one after another.
+With *parameter servers*, there is one server on each host, and no worker waits for other workers. A worker reads all
+variables before its step, and the workers of a host share the host's link. Sending overlaps with the backward pass.
+Variables are not divided among the servers. Therefore the server with the largest variable sends and receives at least
+that variable for every worker of the other hosts. With many hosts, the link of that server limits the speed. The chief
+schedules the workers' steps one after another.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ FUSION_BYTES = 128 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
-    """A model, and the work of one process in a step.
+    """The size of a model, and the work of one process in a step.
 
     Attributes:
-        compute_s: Seconds that one process needs to compute its part of a step if no other process runs.
-        gradient_bytes: Size of all gradients of a step.
-        largest_bytes: Size of the largest gradient.
-        tensors: Number of gradients.
-        batch_size: Number of records in one process's part of a step.
+        compute_s: The seconds that one process needs to compute its part of a step if no other process runs.
+        gradient_bytes: The size of all gradients of a step, in bytes.
+        largest_bytes: The size of the largest gradient, in bytes.
+        tensors: The number of gradients.
+        batch_size: The number of records in one process's part of a step.
     """
 
     compute_s: float
@@ -46,11 +47,11 @@ class Workload:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Hardware:
-    """The hosts, and their bandwidths.
+    """The number of hosts, and the bandwidths of their links.
 
     Attributes:
         hosts: The number of hosts.
-        processes_per_host: Processes (devices) on each.
+        processes_per_host: The number of processes (devices) on each host.
         bandwidth: The bandwidth of a host's link, in bytes per second and direction.
         local_bandwidth: The bandwidth between the processes of a host, in bytes per second.
     """
@@ -62,27 +63,28 @@ class Hardware:
 
     @property
     def size(self) -> int:
-        """Return the number of all processes."""
+        """Return the number of processes on all hosts."""
         return self.hosts * self.processes_per_host
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Constants:
-    """Constants of machines and libraries; :mod:`estimators.results.advice.calibration` measures some of them.
+    """The constants of machines and libraries. :mod:`estimators.results.advice.calibration` measures some of these
+    constants.
 
     Attributes:
-        ring_share: The share of a link's bandwidth that Horovod's ring reaches.
-        collective_share: The same for CollectiveAllReduce (gRPC, unless it has NCCL).
-        server_share: The same for parameter servers (gRPC).
-        latency_s: Seconds of latency of a message between hosts.
-        local_latency_s: Seconds of latency of a message within a host.
-        cycle_s: Seconds until Horovod has agreed on what to reduce next.
-        step_s: Seconds of fixed costs of a step of a synchronous strategy.
-        server_step_s: Seconds of fixed costs of a worker's step with parameter servers.
-        dispatch_s: Seconds that the chief needs to schedule one worker's step.
-        apply_bandwidth: Bytes of gradients per second that a server applies.
-        jitter: The standard deviation of a process's step time, relative to its mean.
-        backward_share: The share of computing that is the backward pass.
+        ring_share: The fraction of a link's bandwidth that Horovod's ring reaches.
+        collective_share: The fraction of a link's bandwidth that CollectiveAllReduce reaches with gRPC.
+        server_share: The fraction of a link's bandwidth that parameter servers reach with gRPC.
+        latency_s: The latency of a message between hosts, in seconds.
+        local_latency_s: The latency of a message within a host, in seconds.
+        cycle_s: The seconds until Horovod's processes have agreed on the gradients that are reduced next.
+        step_s: The fixed costs of a step of a synchronous strategy, in seconds.
+        server_step_s: The fixed costs of a worker's step with parameter servers, in seconds.
+        dispatch_s: The seconds that the chief needs to schedule one worker's step.
+        apply_bandwidth: The bytes of gradients per second that a server applies.
+        jitter: The standard deviation of a process's step time, divided by the mean step time.
+        backward_share: The fraction of the computing time that is the backward pass.
     """
 
     ring_share: float = 0.8
@@ -106,17 +108,17 @@ CPU = Constants(jitter=0.1, latency_s=25e-6)
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A predicted step and its parts, in seconds.
+    """A predicted step and the times of its parts.
 
     Attributes:
         strategy: The strategy's name.
-        step_s: The time of a step of all processes; with parameter servers, of a worker's step.
-        compute_s: The part of the step in which a process computes.
-        waiting_s: The part in which a process waits for the slowest one.
-        exchange_s: The part of the transfers that does not overlap with computing.
-        limit: What limits the step: ``computing``, ``links``, ``a server's link``, ``the chief`` …
-        samples_per_second: The samples per second of all processes.
-        efficiency: The speed per process, relative to a single process.
+        step_s: The seconds of a step of all processes. With parameter servers, the seconds of a worker's step.
+        compute_s: The seconds of the step in which a process computes.
+        waiting_s: The seconds of the step in which a process waits for the slowest process.
+        exchange_s: The seconds of the transfers that do not overlap with computing.
+        limit: The cause that limits the speed: ``computing``, ``links``, ``a server's link``, ``the chief`` …
+        samples_per_second: The records per second of all processes together.
+        efficiency: The speed per process, divided by the speed of a single process.
     """
 
     strategy: str
@@ -142,13 +144,14 @@ def predict(
     """Predict the time of a step.
 
     Args:
-        strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``; ``none`` for one process.
+        strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``. ``none`` for one process.
         workload: The model, and the work of a process in a step.
         fleet: The hosts.
         constants: The constants of machines and libraries.
-        fusion_bytes: Horovod's fusion threshold; 0 sends each gradient by itself.
-        bytes_per_pack: CollectiveAllReduce's size of a pack; 0 for one pack.
-        compression: Whether gradients are sent as 16-bit floats (synchronous strategies).
+        fusion_bytes: Horovod's fusion threshold in bytes. With 0, each gradient is sent separately.
+        bytes_per_pack: The size of CollectiveAllReduce's packs in bytes. With 0, there is a single pack.
+        compression: Whether gradients are sent as 16-bit floats. Compression has an effect only on synchronous
+            strategies.
 
     Raises:
         ValueError: the strategy is unknown.
@@ -179,7 +182,16 @@ def predict(
 
 
 def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: float) -> float:
-    """Return the seconds of a ring all-reduce's transfers: 2(N−1)/N · S ÷ B, on the slowest of its links."""
+    """Return the seconds of a ring all-reduce's transfers, on the slowest link of the ring.
+
+    The formula is 2(N−1)/N · S ÷ B, where N is the number of processes, S is ``total``, and B is the bandwidth.
+
+    Args:
+        total: The bytes of all gradients.
+        fleet: The hosts.
+        constants: The constants of machines and libraries.
+        share: The fraction of the bandwidth between hosts that the strategy reaches.
+    """
     slowest = fleet.local_bandwidth
     if fleet.hosts > 1:
         slowest = min(slowest, fleet.bandwidth * share)
@@ -187,7 +199,11 @@ def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: flo
 
 
 def ring_latency(fleet: Hardware, constants: Constants) -> float:
-    """Return the seconds of latency of a ring all-reduce: 2(H−1) messages between hosts, and 2(P−1) within one."""
+    """Return the total latency of a ring all-reduce's messages, in seconds.
+
+    With H hosts and P processes per host, the formula counts 2(H−1) messages between hosts and 2(P−1) messages within a
+    host.
+    """
     return (
         2.0 * (fleet.hosts - 1) * constants.latency_s + 2.0 * (fleet.processes_per_host - 1) * constants.local_latency_s
     )
@@ -196,19 +212,19 @@ def ring_latency(fleet: Hardware, constants: Constants) -> float:
 def _exposed(
     total: float, *, tensors: int, window_s: float, buffer_bytes: float, fixed_s: float, per_byte_s: float, whole: bool
 ) -> float:
-    """Return the seconds after the backward pass until all gradients are reduced.
+    """Return the seconds from the end of the backward pass until all gradients are reduced.
 
-    Gradients become ready evenly over the backward pass. Ready gradients are sent next, up to a buffer's size, while
-    the following ones are still being computed.
+    Gradients become ready at even intervals during the backward pass. Ready gradients are sent next, up to the size of
+    a buffer. The following gradients are computed meanwhile.
 
     Args:
         total: The bytes of all gradients.
         tensors: The number of gradients.
         window_s: The seconds of the backward pass.
-        buffer_bytes: The most bytes that are sent at once; 0 for one gradient.
-        fixed_s: The seconds of each transfer, independent of its size.
-        per_byte_s: The seconds of each byte of gradients.
-        whole: Whether only full buffers are sent (packs are made beforehand).
+        buffer_bytes: The largest number of bytes that are sent at once. 0 to send one gradient at a time.
+        fixed_s: The seconds of each transfer that do not depend on its size.
+        per_byte_s: The seconds for each byte of gradients.
+        whole: Whether only full buffers are sent, because packs are defined before the training.
     """
     smallest = total / max(1, tensors)
     limit = max(buffer_bytes, smallest)
@@ -225,11 +241,11 @@ def _exposed(
 
 
 def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Prediction:
-    """Predict a worker's step, with one server on each host; the largest variable is not divided."""
+    """Predict the time of a worker's step with one parameter server on each host. The largest variable is not divided."""
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0
-    # # The size of the fullest server, and the number of workers whose traffic its host's link carries.
+    # The size of the fullest server, and the number of workers whose traffic its host's link carries.
     fullest = max(workload.largest_bytes, workload.gradient_bytes / hosts)
     away = workers - per_host if hosts > 1 else workers
     read_s = per_host * workload.gradient_bytes * elsewhere / rate

@@ -1,4 +1,4 @@
-"""``recommend()``: the best strategy and hosts, with reasons. Pure, but for reading a calibration."""
+"""Recommend the best strategy and hosts, with reasons (``recommend()``). Pure, except for reading a calibration."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
-#: #: Speeds that differ by less than this count as equal: then one host comes before several, then the order of
-#: :data:`STRATEGIES`.
+#: The relative difference below which speeds are treated as equal. Among equal speeds, one host is preferred to several
+#: hosts, and then the order of :data:`STRATEGIES` decides.
 _ALIKE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy on hosts, with its prediction.
+    """A strategy on a number of hosts, with the predicted step.
 
     Attributes:
-        strategy: The strategy's name; ``none`` for a single process.
+        strategy: The strategy's name. ``none`` for a single process.
         hosts: The number of hosts.
         processes_per_host: The number of processes on each host.
-        instance_type: The hosts' type, or None.
+        instance_type: The hosts' instance type, or None.
         prediction: The predicted step.
-        dollars_per_million: Price of a million records, in US dollars; None without a price.
+        dollars_per_million: The price of training on a million records, in US dollars. None if the price is unknown.
     """
 
     strategy: str
@@ -85,8 +85,8 @@ class Recommendation(Recommended):
     """The recommended configuration, and the other configurations that were considered.
 
     Attributes:
-        options: All configurations, the best first.
-        reasons: Why the first one is the best, in sentences.
+        options: All configurations, starting with the best.
+        reasons: The reasons why the first configuration is the best, as sentences.
     """
 
     options: tuple[Candidate, ...]
@@ -109,7 +109,7 @@ class Recommendation(Recommended):
 
     @property
     def distribution(self) -> Any:
-        """Return the value for an estimator's ``distribution``; None for a single process."""
+        """Return the value for an estimator's argument ``distribution``. Return None for a single process."""
         from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
 
         if self.choice.hosts * self.choice.processes_per_host == 1:
@@ -137,7 +137,7 @@ class Recommendation(Recommended):
         return found
 
     def plot(self) -> Plot:
-        """Return a plot with a bar for each configuration, which shows the parts of a step's time.
+        """Draw a plot with a bar for each configuration. A bar shows the parts of a step's time.
 
         Raises:
             UnsupportedError: matplotlib is not installed.
@@ -161,26 +161,29 @@ def recommend(
     constants: Constants | None = None,
     calibration: calibrations.Calibration | None = None,
 ) -> Recommendation:
-    """Recommend a strategy, by predicting the time of a step under each one.
+    """Recommend a strategy by predicting the time of a step under each strategy.
 
     Args:
         model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
             published model (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: Number of hosts. If one host of a larger instance type has as many devices as all hosts, this host is
-            also considered.
-        processes_per_host: Processes (devices) on each host; default: the GPUs of the instance type, else 1.
-        instance_type: SageMaker's instance type, which sets devices, network and prices.
-        bandwidth_gbps: Bandwidth of a host's link in Gbit/s; default: the instance type's.
-        device: ``"cpu"`` or ``"gpu"``; default: the device of the instance type, else ``"cpu"``.
-        compute_s: Seconds that one process needs to compute its part of a step if no other process runs. Default: from
-            the result.
-        batch_size: Number of records in one process's part of a step. Default: from the result, else 1.
+        hosts: The number of hosts. If one host of a larger instance type has as many devices as all hosts together,
+            this host is considered too.
+        processes_per_host: The number of processes (devices) on each host. The default is the number of GPUs of the
+            instance type, or 1.
+        instance_type: SageMaker's instance type. The type determines devices, network and prices.
+        bandwidth_gbps: The bandwidth of a host's link in Gbit/s. The default is the bandwidth of the instance type.
+        device: ``"cpu"`` or ``"gpu"``. The default is the device of the instance type, or ``"cpu"``.
+        compute_s: The seconds that one process needs to compute its part of a step if no other process runs. The
+            default is the time in the result.
+        batch_size: The number of records in one process's part of a step. The default is the number in the result, or
+            1.
         strategies: The strategies to choose from.
-        constants: Constants of machines and libraries, instead of the assumptions for the device.
-        calibration: The measurements of ``fleetfit calibrate``; default: those for the instance type, if there are any.
+        constants: The constants of machines and libraries. The default is assumed from the device.
+        calibration: The measurements of ``fleetfit calibrate``. The default is the saved calibration of the instance
+            type.
 
     Raises:
-        ConfigurationError: an argument is missing, unknown or out of range; the message says which.
+        ConfigurationError: an argument is missing, unknown or out of range. The message names the argument.
     """
     workload = workload_of(model, compute_s, batch_size)
     known = instances.describe(instance_type) if instance_type is not None else None
@@ -230,12 +233,15 @@ def recommend(
 
 
 def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
-    """Return the smallest type of which one host can replace several hosts of the given type; none or one. Pure.
+    """Return the smallest instance type of which one host can replace several hosts of a given type. Pure.
 
     Args:
         instance_type: The type of the hosts to replace.
-        processes: The number of their devices in all; without devices, the number of hosts.
+        processes: The total number of the hosts' devices, or the number of hosts if the hosts have no devices.
         device: ``cpu`` or ``gpu``.
+
+    Returns:
+        A list with the type. The list is empty if there is no such type.
     """
     mine = instances.describe(instance_type) if instance_type is not None else None
     if mine is None:
@@ -253,7 +259,7 @@ def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list
 
 
 def workload_of(model: Any, compute_s: float | None = None, batch_size: int | None = None) -> Workload:
-    """Return the workload of a model, in any of the forms that :func:`recommend` accepts.
+    """Return the workload of a model. The model may have any of the forms that :func:`recommend` accepts.
 
     Raises:
         ConfigurationError: a value is missing, unknown or out of range.
@@ -355,7 +361,11 @@ def _calibrated(
 
 
 def _ranked(options: Sequence[Candidate]) -> list[Candidate]:
-    """Sort options, the fastest first; among equal ones, fewer hosts first, then the cheaper, then the given order."""
+    """Sort the options by speed, the fastest first.
+
+    Options whose speeds are almost equal to the best speed are sorted by the number of hosts, then by price. The order
+    of equal options is kept.
+    """
     best = max(option.prediction.samples_per_second for option in options)
     alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]
     alike.sort(key=lambda option: (option.hosts, option.dollars_per_million or 0.0))

@@ -1,1 +1,1 @@
-"""Compares runs: :func:`estimators.compare` and the value that it returns."""
+"""Compare runs with :func:`estimators.compare`, which returns a :class:`Comparison`."""

@@ -1,7 +1,7 @@
-"""A comparison of runs as a value: groups of results, their differences, and a table. Pure.
+"""Represent a comparison of runs as a value: groups of results, their differences, and a table. Pure.
 
-Failed runs are included, with their cause. A number of a group is the median of its completed runs, shown with the
-lowest and the highest value.
+Failed runs are included with the cause of their failure. The number that is shown for a group is the median of the
+group's completed runs. The lowest and the highest value are shown too.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from estimators.results.plots import Plot
 
-#: #: Marks of a group, and their meanings.
+#: Marks of a group, and their meanings.
 OTHER_DATA = "†"
 OTHER_BATCH = "‡"
 MARKS = {
@@ -36,7 +36,7 @@ MARKS = {
 
 @dataclasses.dataclass(frozen=True)
 class Spread:
-    """A number over several runs.
+    """The median and the range of a number over several runs.
 
     Attributes:
         median: The median.
@@ -52,7 +52,7 @@ class Spread:
 
     @classmethod
     def of(cls, values: Iterable[float | None]) -> Spread | None:
-        """Compute the spread of the known values; None if none is known."""
+        """Compute the spread of the known values. Return None if no value is known."""
         known = [float(value) for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
 
@@ -64,11 +64,11 @@ class Spread:
 
 @dataclasses.dataclass(frozen=True)
 class Group:
-    """Runs of one configuration.
+    """The runs of one configuration.
 
     Attributes:
         name: The group's name in the table.
-        results: The group's runs, in chronological order, including failed ones.
+        results: The results of the group's runs in chronological order, including failed runs.
     """
 
     name: str
@@ -81,17 +81,17 @@ class Group:
 
     @property
     def failed(self) -> tuple[Result, ...]:
-        """Return the runs that ended without completing."""
+        """Return the runs that failed or were stopped."""
         return tuple(result for result in self.results if result.status in ("Failed", "Stopped"))
 
     @property
     def first(self) -> Result:
-        """Return a representative run: a completed one, if possible."""
+        """Return a representative run. If the group has a completed run, return a completed run."""
         return (self.completed or self.results)[0]
 
     @property
     def strategy(self) -> str | None:
-        """Return the name of the group's strategy; None without one."""
+        """Return the name of the group's strategy. Return None if the group has no strategy."""
         return self.first.strategy
 
     @functools.cached_property
@@ -140,16 +140,17 @@ def _parameters(result: Result) -> float | None:
 class Comparison:
     """A comparison of runs.
 
-    ``print()`` shows it as text, a notebook shows it as HTML. :meth:`report` writes one HTML file, :meth:`plot` draws
-    plots.
+    ``print()`` shows the comparison as text. A notebook shows the comparison as HTML. :meth:`report` writes one HTML
+    file, and :meth:`plot` draws plots.
 
     Args:
         groups: The runs, grouped by configuration.
-        prices: Instance type -> US dollars per host and hour, instead of the published prices.
+        prices: The prices in US dollars per host and hour, by instance type. The given prices replace the published
+            prices.
 
     Attributes:
         groups: The runs, grouped by configuration.
-        warnings: Why some rows cannot be compared, as sentences.
+        warnings: The reasons why some rows cannot be compared, as sentences.
     """
 
     def __init__(self, groups: Sequence[Group], *, prices: Mapping[str, float] | None = None) -> None:
@@ -174,18 +175,19 @@ class Comparison:
         return tuple(result for group in self.groups for result in group.results)
 
     def marks(self, group: Group) -> str:
-        """Return the marks of a row; see :data:`MARKS`."""
+        """Return the marks of a row. See :data:`MARKS`."""
         return self._marks[group.name]
 
     def cost(self, result: Result) -> float | None:
-        """Return the cost of a run, in US dollars; None if unknown."""
+        """Return the cost of a run in US dollars. Return None if the cost is unknown."""
         found = result.cost(per_hour=self.prices.get(result.instance_type or ""))
         return found.total if found is not None else None
 
     def baseline(self, group: Group) -> Group | None:
-        """Return the group of one process with which a group's scaling is compared; None without one.
+        """Return the group of one process with which a group's scaling is compared. Return None if there is no such
+        group.
 
-        Both groups have the same instance type and the same model.
+        Both groups have the same instance type and the same model. A group with the same strategy is preferred.
         """
         mine = group.first
         singles = [
@@ -201,9 +203,10 @@ class Comparison:
         return found[0] if found else None
 
     def efficiency(self, group: Group) -> Spread | None:
-        """Return a group's scaling efficiency against one process, by medians; None without a run of one process.
+        """Return a group's scaling efficiency: the speed per process, divided by the median speed of one process.
 
-        The result is also None for several hosts without a strategy, where each host trains separately.
+        Return None if there is no completed run of one process. Return None also if the group has several hosts without
+        a strategy, because each host then trains separately.
         """
         if group.first.strategy is None and group.first.hosts > 1:
             return None
@@ -233,7 +236,7 @@ class Comparison:
         return tuple(column for column in columns if any(row.get(column.name) is not None for row in rows))
 
     def rows(self) -> tuple[list[str], list[list[str]]]:
-        """Return the table as texts: the heading, and a row for each group."""
+        """Return the heading and the rows of the table as texts. There is a row for each group."""
         scaled = [self.efficiency(group) for group in self.groups]
         head = ["", "hosts × processes", "runs", *(column.title for column in self.columns)]
         if any(scaled):
@@ -256,7 +259,9 @@ class Comparison:
         return head, rows
 
     def notes(self) -> list[str]:
-        """Return the meaning of the table's marks, the ranks that slow others down, and the causes of failed runs."""
+        """Return the notes of the table: the meaning of its marks, the ranks that slow other ranks, and the causes of
+        failures.
+        """
         used = "".join(self._marks.values())
         lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
         for group in self.groups:
@@ -269,7 +274,7 @@ class Comparison:
         return lines
 
     def table(self) -> pandas.DataFrame:
-        """Return a row of medians for each group, in plain units (seconds, bytes, US dollars)."""
+        """Return a data frame with a row of medians for each group. The units are seconds, bytes and US dollars."""
         import pandas
 
         rows = []
@@ -346,15 +351,15 @@ class Comparison:
     # --- pictures ---
 
     def plot(self, kind: str = "throughput", **options: Any) -> Plot:
-        """Return a plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
+        """Draw a plot.
 
         Args:
-            kind: The name of the plot.
-            options: Options of ``curves``: ``metrics`` (names; default: losses and accuracies) and ``against``
-                (``"time"``, ``"samples"``; default: both).
+            kind: The name of the plot: ``curves``, ``throughput``, ``phases``, ``scaling`` or ``steps``.
+            options: The options of ``curves``: ``metrics`` and ``against``. ``metrics`` has the names of metrics, by
+                default losses and accuracies. ``against`` is ``"time"`` or ``"samples"``, by default both.
 
         Raises:
-            ValueError: the plot is unknown; the message suggests the nearest name.
+            ValueError: the plot is unknown. The message suggests the most similar name.
             UnsupportedError: matplotlib is not installed.
         """
         from estimators.results.plots import KINDS
@@ -365,10 +370,13 @@ class Comparison:
         return drawn
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML file with the table and all plots, which can be opened without a network.
+        """Write one HTML file with the table and all plots. The file can be opened without a network.
 
         Args:
-            path: The file to write.
+            path: The path of the file.
+
+        Returns:
+            The path of the file.
         """
         from estimators.results.comparison.report import report_html
 
@@ -378,23 +386,26 @@ class Comparison:
 
 
 def cause(result: Result) -> str:
-    """Return in one line why a run did not complete."""
+    """Return one line that explains why a run did not complete."""
     if result.status == "Stopped":
         detail = f" ({result.secondary_status})" if result.secondary_status != "Stopped" else ""
         return f"was stopped{detail}"
     lines = [line.strip() for line in (result.failure_reason or "").splitlines() if line.strip()]
     if not lines:
         return "failed: the record does not say why"
-    # # The script's own last line, in case the first line only reports the end of a process.
+    # The script's own last line, in case the first line only reports the end of a process.
     last = f" ({lines[-1][:150]})" if len(lines) > 1 and lines[-1] not in lines[0] else ""
     return f"failed: {lines[0][:300]}{last}"
 
 
-# # --- differences ---
+# --- differences ---
 
 
 def same_data(one: Result, other: Result) -> bool:
-    """Return whether two runs had the same data: by their digests, or by their locations if digests are unknown."""
+    """Return whether two runs had the same data.
+
+    The digests of the data are compared. If a digest is unknown, the locations of the data are compared.
+    """
     if set(one.data) != set(other.data):
         return False
     for name, mine in one.data.items():

@@ -1,4 +1,4 @@
-"""Renders a comparison, or one job, as a single HTML file without external resources."""
+"""Render a comparison, or one job, as a single HTML file without external resources."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from estimators.results.html import render
 if TYPE_CHECKING:
     from estimators.results.comparison.comparison import Comparison
 
-#: Kind of plot -> its heading, in the order of the page.
+#: The headings of the plots, by the names of the plots, in the order of the page.
 _PLOTS = {
     "throughput": "Throughput",
     "curves": "Losses and accuracies",
@@ -24,8 +24,8 @@ def report_html(comparison: Comparison, *, title: str | None = None) -> str:
     """Return the page as HTML.
 
     Args:
-        comparison: The runs; one is enough.
-        title: The heading; default: the job's name, or the number of configurations.
+        comparison: The runs. A single run is enough.
+        title: The heading. None to use the job's name, or the number of configurations if there are several runs.
     """
     if title is None:
         alone = len(comparison.results) == 1
@@ -37,7 +37,7 @@ def report_html(comparison: Comparison, *, title: str | None = None) -> str:
         title=title,
         when=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         table=comparison._repr_html_(),
-        # # Empty plots come last.
+        # Empty plots come last.
         plots=[(_PLOTS[kind], plot) for kind, plot in sorted(drawn, key=lambda pair: pair[1].empty)],
         jobs=[(group.name, result) for group in comparison.groups for result in group.results],
     )

@@ -1,8 +1,8 @@
-"""Plots of comparisons, with matplotlib, which is imported with the first plot.
+"""Draw plots of comparisons with matplotlib, which is imported when the first plot is drawn.
 
-The plots are readable at the width of a notebook (7 inches). They suit colour-blind readers: the palette is Okabe and
-Ito's, and lines also differ in dashes and markers. They suit light and dark backgrounds: the background is transparent,
-and text and axes are grey.
+The plots are readable at the width of a notebook (7 inches). The plots are suitable for colour-blind readers. The
+palette is Okabe and Ito's, and lines also differ in dashes and markers. The plots are suitable for light and dark
+backgrounds. The background is transparent, and text and axes are grey.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-#: #: The colour of text and axes: contrast 4.5:1 on white and 4.6:1 on black.
+#: The colour of text and axes: contrast 4.5:1 on white and 4.6:1 on black.
 INK = "#767676"
 
 
@@ -23,9 +23,9 @@ class Plot:
     """A figure that a notebook displays.
 
     Args:
-        figure: The matplotlib figure, which may be changed.
+        figure: The matplotlib figure. Users may change the figure.
         title: The title of the plot.
-        empty: Whether the plot only has a text that explains why it is empty.
+        empty: Whether the plot contains only a text that explains why it is empty.
     """
 
     def __init__(self, figure: Figure, title: str, *, empty: bool = False) -> None:
@@ -40,16 +40,20 @@ class Plot:
         return self._render("png", dpi=110)
 
     def save(self, path: str | Path) -> Path:
-        """Write the plot to a file; the file's ending sets the format: png, svg, pdf."""
+        """Write the plot to a file. The suffix of the path determines the format: png, svg or pdf.
+
+        Returns:
+            The path of the file.
+        """
         file = Path(path)
         file.write_bytes(self._render(file.suffix.lstrip(".") or "png", dpi=160))
         return file
 
     def svg(self) -> str:
-        """Return the plot as an SVG element for HTML; text and axes take the page's colour."""
+        """Return the plot as an SVG element for HTML. Text and axes have the colour of the page's text."""
         text = self._render("svg").decode("utf-8")
         text = text[text.index("<svg") :]
-        # # Several plots in one page need distinct ids.
+        # Several plots in one page need distinct ids.
         prefix = f"p{id(self):x}-"
         text = re.sub(r'\bid="', f'id="{prefix}', text)
         text = re.sub(r'(href="|url\()#', rf"\1#{prefix}", text)

@@ -1,4 +1,4 @@
-"""Draws the predicted parts of a step for each option."""
+"""Draw the predicted parts of a step for each option."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ from estimators.results.plots import INK, Plot, style
 if TYPE_CHECKING:
     from estimators.results.advice.recommending import Candidate, Recommendation
 
-#: Part of a step -> colour and hatching.
+#: The colour and the hatching of each part of a step.
 _PARTS = {"computing": ("#009E73", None), "waiting for the slowest": ("#E69F00", ".."), "exchange": ("#0072B2", "//")}
 
 
 def draw(recommendation: Recommendation) -> Plot:
-    """Draw a bar for each option, the best on top: computing, waiting for the slowest process, exposed exchange."""
+    """Draw a bar for each option, the best option at the top.
+
+    The bar shows the times for computing, for waiting for the slowest process, and for the exchange after computing.
+    """
     options = recommendation.options
     made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(options)))
     longest = max(option.prediction.step_s for option in options) * 1e3

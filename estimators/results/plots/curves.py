@@ -1,4 +1,4 @@
-"""Losses and accuracies against time and against samples."""
+"""Draw losses and accuracies against time and against samples."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from estimators.results.comparison.comparison import Comparison
 from estimators.results.plots import INK, Plot, style
 from estimators.results.result import Point, Result
 
-#: #: The possible x axes: the attribute of a point, and the title of the axis.
+#: The possible x axes: the attribute of a point, and the title of the axis.
 AGAINST = {"time": "time since the job's start (s)", "samples": "samples trained on"}
-#: #: A change of an elastic job -> its marker, and its height in the plot, from 0 to 1.
+#: The marker for each change of an elastic job, and the height of the marker in the plot, from 0 to 1.
 MARKS = {
     "joined": ("^", 0.97),
     "left": ("v", 0.89),
@@ -22,7 +22,7 @@ MARKS = {
     "restarted": ("<", 0.73),
     "committed": ("|", 0.02),
 }
-#: #: The metrics that are drawn by default, as far as they exist.
+#: The metrics that are drawn by default if they exist.
 _USUAL = ("loss", "val_loss", "accuracy", "val_accuracy")
 _MOST = 4
 
@@ -30,22 +30,23 @@ _MOST = 4
 def draw(
     comparison: Comparison, *, metrics: Sequence[str] | None = None, against: Sequence[str] | str | None = None
 ) -> Plot:
-    """Draw metrics over time and samples: a row of axes for each metric.
+    """Draw metrics against time and samples. There is a row of axes for each metric.
 
     Args:
         comparison: The runs.
-        metrics: Names; default: losses and accuracies, else the first others.
-        against: ``"time"``, ``"samples"`` or both, which is the default.
+        metrics: The names of the metrics. None to draw losses and accuracies, or the first other metrics if there are
+            no losses and accuracies.
+        against: ``"time"``, ``"samples"`` or a list of both. None to draw both.
 
     Raises:
-        ConfigurationError: the axis is unknown.
+        ConfigurationError: ``against`` contains an unknown name.
     """
     chosen = [against] if isinstance(against, str) else list(against or AGAINST)
     for name in chosen:
         if name not in AGAINST:
             raise ConfigurationError(f"against={name!r}: curves can be drawn against {' or '.join(AGAINST)}.")
     asked = list(metrics) if metrics is not None else usual_metrics(comparison)
-    # # Metrics without points get no axes.
+    # Metrics without points get no axes.
     names = [name for name in asked if any(_has(comparison, name, kind) for kind in chosen)]
     chosen = [kind for kind in chosen if any(_has(comparison, name, kind) for name in names)]
     if not names:
@@ -86,7 +87,7 @@ def _has(comparison: Comparison, metric: str, against: str) -> bool:
 
 
 def _mark(axes: Any, comparison: Comparison) -> None:
-    """Mark the changes of elastic jobs: a line for each resize, markers for the others."""
+    """Mark the changes of elastic jobs: a line for each resize, and markers for the other changes."""
     where = axes.get_xaxis_transform()
     named: set[str] = set()
     looks = style.looks([group.strategy for group in comparison.groups])
@@ -107,7 +108,7 @@ def _mark(axes: Any, comparison: Comparison) -> None:
 
 
 def _align(axes: Sequence[Any]) -> None:
-    """Set the same range for the axes in a column; it begins at the job's start."""
+    """Set the same range for the x axes in a column of the figure. The range begins at the job's start."""
     if not axes:
         return
     begin = min([0.0, *(place for one in axes for line in one.get_lines() for place in line.get_xdata())])
@@ -117,7 +118,9 @@ def _align(axes: Sequence[Any]) -> None:
 
 
 def usual_metrics(comparison: Comparison) -> list[str]:
-    """Return the default metrics: losses and accuracies, else the first others."""
+    """Return the default metrics: losses and accuracies, or the first other metrics if there are no losses and
+    accuracies.
+    """
     found: dict[str, None] = {point.name: None for result in comparison.results for point in result.series}
     usual = [name for name in _USUAL if name in found]
     others = [name for name in found if name not in ("epoch", "samples_per_second")]
@@ -125,7 +128,10 @@ def usual_metrics(comparison: Comparison) -> list[str]:
 
 
 def curve(result: Result, metric: str, against: str) -> tuple[list[float], list[float]]:
-    """Return the curve of a metric in one run: all attempts, from the lowest rank that reported it. Pure."""
+    """Return the curve of a metric in one run. Pure.
+
+    The curve contains all attempts. Only the values of the lowest rank that reported the metric are used.
+    """
     points = [point for point in result.series if point.name == metric and math.isfinite(point.value)]
     if not points:
         return [], []

@@ -1,4 +1,4 @@
-"""Draws the time of each phase."""
+"""Draw the time of each phase."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from estimators.records.phases import PHASES
 from estimators.results.comparison.comparison import Comparison
 from estimators.results.plots import INK, Plot, style
 
-#: #: Adjacent phases differ in lightness as well as in hue.
+#: Adjacent phases differ in lightness as well as in hue.
 _COLOURS = {
     "launch": "#56B4E9",
     "import": "#0072B2",
@@ -19,7 +19,10 @@ _HATCHES = {"import": "//", "first_step": "..", "teardown": "\\\\"}
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a bar of median phase times for each configuration; failed runs up to their last known phase."""
+    """Draw a bar of median phase times for each configuration.
+
+    If no run of a configuration has completed, its bar ends with the last known phase.
+    """
     groups = comparison.groups
     made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(groups)))
     drawn: set[str] = set()

@@ -1,4 +1,4 @@
-"""Draws the speed against the number of processes."""
+"""Draw the speed against the number of processes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ from estimators.results.summary import count_text
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a curve for each strategy (and model, and kind of host), with linear scaling for comparison."""
+    """Draw a curve for each strategy, and linear scaling for comparison. Models and instance types have separate
+    curves.
+    """
     made, axes = style.figure(1, 2, height=3.3)
     series: dict[str, dict[int, Spread]] = {}
     strategies: dict[str, str | None] = {}
@@ -55,7 +57,11 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _line_of(comparison: Comparison, group: Group) -> str:
-    """Return the name of the curve that a group belongs to: its strategy, and the model and type if they differ."""
+    """Return the name of the curve to which a group belongs.
+
+    The name contains the strategy. If the groups have different models or instance types, the name also contains the
+    model or the instance type.
+    """
     first = group.first
     name = first.strategy or "none"
     kinds = {other.first.instance_type for other in comparison.groups}

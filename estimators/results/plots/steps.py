@@ -1,4 +1,4 @@
-"""Draws the distribution of the step times."""
+"""Draw the distribution of the step times."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from estimators.results.plots import Plot, style
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-#: #: The ratio of longest to shortest step from which the axis is logarithmic.
+#: The ratio of the longest to the shortest step above which the axis is logarithmic.
 _WIDE = 10.0
 
 
@@ -46,7 +46,7 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _scale(axes: Axes, times: Sequence[float]) -> None:
-    """Choose the scale of the time axis so that it has readable numbers for narrow and for wide ranges."""
+    """Set the scale of the time axis so that narrow and wide ranges have readable numbers."""
     from matplotlib.ticker import LogLocator, NullLocator
 
     if max(times) > _WIDE * min(times) > 0:

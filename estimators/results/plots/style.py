@@ -1,4 +1,4 @@
-"""The common style of all plots."""
+"""Define the common style of all plots."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-#: #: Okabe and Ito's palette, without black, white, and the yellow that is hardly visible on white.
+#: Okabe and Ito's palette, without black, white, and the yellow that is hardly visible on white.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-#: #: The colour of each strategy, the same in every plot; other things are grey.
+#: The colour of each strategy, which is the same in every plot. Other items are grey.
 STRATEGIES = dict(
     zip(
         (
@@ -33,7 +33,7 @@ WIDTH = 7.0
 
 
 def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return a figure of a notebook's width, and its axes row by row.
+    """Return a figure with the width of a notebook, and the figure's axes row by row.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -62,14 +62,14 @@ def dress(axes: Axes) -> None:
 
 
 def whole_numbers(axes: Axes) -> None:
-    """Allow only whole numbers on the x axis, which counts something."""
+    """Show only whole numbers on the x axis, for axes that show a count."""
     from matplotlib.ticker import MaxNLocator
 
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
-    """Set the labels of the axes, with units, and the title."""
+    """Set the title and the labels of the axes. The labels must contain the units."""
     axes.set_xlabel(x, color=INK, fontsize=9)
     axes.set_ylabel(y, color=INK, fontsize=9)
     if title:
@@ -77,7 +77,7 @@ def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend(made: Figure, axes: Axes) -> None:
-    """Add one legend for all axes of a figure, beside them; this makes the figure wider."""
+    """Add one legend for all axes of a figure, beside the axes. The figure becomes wider."""
     handles, names = axes.get_legend_handles_labels()
     if len(names) < 2:
         return  # a single curve needs no legend
@@ -86,7 +86,7 @@ def legend(made: Figure, axes: Axes) -> None:
 
 
 def nothing(title: str, text: str) -> Plot:
-    """Return an empty plot with one line that explains why it is empty."""
+    """Return an empty plot with one line of text that explains why the plot is empty."""
     made, [axes] = figure(height=0.5)
     axes.set_axis_off()
     axes.text(0.0, 0.5, text, transform=axes.transAxes, ha="left", va="center", color=INK, fontsize=9)
@@ -109,7 +109,7 @@ def name_rows(axes: Axes, names: Sequence[str], x: str) -> None:
 
 
 def say(axes: Axes, text: str) -> None:
-    """Show a text in axes without data, which explains why they are empty."""
+    """Show a text in axes without data. The text explains why the axes are empty."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=9, wrap=True)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -117,23 +117,23 @@ def say(axes: Axes, text: str) -> None:
 
 
 def colour(place: int) -> str:
-    """Return the colour of the n-th item."""
+    """Return the colour of the item with index ``place``."""
     return PALETTE[place % len(PALETTE)]
 
 
 class Look(NamedTuple):
-    """The style of one of several items.
+    """The style of one of several items in a plot.
 
     Attributes:
         colour: The item's colour.
-        number: The number among the items of that colour, which selects dashes and markers.
+        number: The item's number among the items of the same colour. The number determines dashes and markers.
     """
 
     colour: str
     number: int
 
     def line(self, points: int) -> dict[str, Any]:
-        """Return the arguments for drawing a curve of ``points`` points."""
+        """Return the arguments for drawing a curve that has ``points`` points."""
         found: dict[str, Any] = {
             "color": self.colour, "linestyle": DASHES[self.number % len(DASHES)], "linewidth": 1.7,
         }  # fmt: skip
@@ -143,14 +143,14 @@ class Look(NamedTuple):
 
 
 def look(place: int) -> Look:
-    """Return the style of the n-th item."""
+    """Return the style of the item with index ``place``."""
     return Look(colour(place), place + place // len(PALETTE))
 
 
 def looks(strategies: Sequence[str | None]) -> list[Look]:
-    """Return the styles of items by their strategies: a strategy has the same colour in every plot.
+    """Return the styles of items by their strategies. A strategy has the same colour in every plot.
 
-    If all items have the same strategy, each has its own colour.
+    If all items have the same strategy, each item has a different colour.
     """
     if len(set(strategies)) == 1:
         return [look(place) for place in range(len(strategies))]
@@ -166,5 +166,5 @@ def looks(strategies: Sequence[str | None]) -> list[Look]:
 
 
 def short(name: str, limit: int = 40) -> str:
-    """Return a name, shortened if it would take too much room in a plot."""
+    """Return a name. Shorten the name if it has more than ``limit`` characters."""
     return name if len(name) <= limit else name[: limit - 1] + "…"

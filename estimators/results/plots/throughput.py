@@ -1,4 +1,4 @@
-"""Draws the samples per second, with their spread."""
+"""Draw the samples per second, with their spread."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from estimators.results.plots import INK, Plot, style
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a bar for each configuration: the median of its runs, with the lowest and the highest."""
+    """Draw a bar for each configuration. The bar shows the median of the runs, and its ends show lowest and highest
+    value.
+    """
     groups = comparison.groups
     made, [axes] = style.figure(height=0.9 + 0.42 * max(2, len(groups)))
     spreads = [group.spread("samples_per_second") for group in groups]

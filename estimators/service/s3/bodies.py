@@ -11,7 +11,7 @@ from estimators.service.errors import ServiceError
 
 #: The longest line between two chunks, in bytes.
 _LINE_LIMIT = 8192
-#: #: The most lines after the last chunk.
+#: The most lines after the last chunk.
 _TRAILERS = 32
 _SIZE = re.compile(rb"\s*([0-9A-Fa-f]{1,15})\s*(;|\r?\n)")
 

@@ -10,13 +10,13 @@ from collections.abc import Sequence
 
 from estimators.service.errors import ServiceError
 
-#: #: A name and its content: a text or child nodes.
+#: A name and its content: a text or child nodes.
 Node = tuple[str, "str | Sequence[Node]"]
 
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
-#: #: The end of the year 9999, in seconds since the epoch.
+#: The end of the year 9999, in seconds since the epoch.
 _LATEST = 253402300799
-#: #: Characters that are not allowed in XML 1.0.
+#: Characters that are not allowed in XML 1.0.
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 

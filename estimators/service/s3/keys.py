@@ -27,23 +27,23 @@ from typing import BinaryIO, TypeVar
 
 from estimators.service.errors import ServiceError, denied
 
-#: #: The server's own folder in a bucket, for objects that cannot be files and for incomplete files. No key refers to
+#: The server's own folder in a bucket, for objects that cannot be files and for incomplete files. No key refers to
 #: it.
 OWN = ".fleetfit-s3"
 
 #: The longest name of a file, in bytes.
 _NAME_LIMIT = 255
-#: #: A character that sorts after all continuations of a prefix.
+#: A character that sorts after all continuations of a prefix.
 _LAST = "\U0010ffff"
-#: #: How often a folder is created again that a concurrent deletion removes because it is empty.
+#: How often a folder is created again that a concurrent deletion removes because it is empty.
 _TRIES = 100
-#: #: Incomplete objects that are older than this, in seconds, are from a server that was killed.
+#: Incomplete objects that are older than this, in seconds, are from a server that was killed.
 _ABANDONED = 60.0
 _STAGED = re.compile(r"new-[0-9a-f]{32}")
 
 _T = TypeVar("_T")
 
-#: #: Only one thread of this process at a time places or deletes objects.
+#: Only one thread of this process at a time places or deletes objects.
 _placing = threading.Lock()
 
 
@@ -137,7 +137,7 @@ class Bucket:
             except FileNotFoundError:
                 continue
             except FileExistsError:
-                # # The file in the way may have been removed meanwhile.
+                # The file in the way may have been removed meanwhile.
                 if any(os.path.lexists(each) and not each.is_dir() for each in (folder, *folder.parents)):
                     raise
         raise ServiceError(

@@ -30,9 +30,9 @@ from estimators.service.s3.keys import Bucket
 CHUNK = 1 << 20
 
 _ATTRIBUTE = "user.fleetfit.s3"
-#: #: For how many objects the metadata is kept in memory if files cannot store it.
+#: For how many objects the metadata is kept in memory if files cannot store it.
 _REMEMBERED = 100_000
-#: #: Headers of a request that belong to the object, and are returned with it.
+#: Headers of a request that belong to the object, and are returned with it.
 _OWN_HEADERS = (
     "content-type",
     "cache-control",
@@ -42,16 +42,16 @@ _OWN_HEADERS = (
     "expires",
 )
 _MINE = "x-amz-meta-"
-#: #: The size, in bytes, above which a file that the server did not write gets an ETag that is not an MD5: computing
+#: The size, in bytes, above which a file that the server did not write gets an ETag that is not an MD5: computing
 #: MD5s would make lists too slow.
 _COMPUTED = 1 << 20
-#: #: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is stored only later.
+#: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is stored only later.
 _TICK_NS = 100_000_000
-#: #: The most bytes of metadata that a file can store on ext4.
+#: The most bytes of metadata that a file can store on ext4.
 _NOTE_LIMIT = 3500
-#: #: Errors that mean that a file cannot store metadata.
+#: Errors that mean that a file cannot store metadata.
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
-#: #: The most bytes of user metadata that S3 accepts.
+#: The most bytes of user metadata that S3 accepts.
 _METADATA_LIMIT = 2048
 
 
@@ -90,7 +90,7 @@ class _Memory:
 
 _memory = _Memory()
 
-#: #: A function that takes the content, one that returns the checksum, the expected checksum, and the name of its
+#: A function that takes the content, one that returns the checksum, the expected checksum, and the name of its
 #: header.
 _Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
 

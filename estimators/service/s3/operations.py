@@ -20,19 +20,19 @@ from estimators.service.s3.keys import Bucket, behind, bucket_of, no_such_bucket
 from estimators.service.s3.objects import Described
 from estimators.service.s3.requests import Reply, Request
 
-#: #: Parameters that do not select an operation.
+#: Parameters that do not select an operation.
 _HARMLESS = {
     *("x-id", "list-type", "prefix", "delimiter", "marker", "max-keys", "encoding-type", "continuation-token"),
     *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
     *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber", "max-buckets"),
 }
-#: #: Parameters that set headers of the answer.
+#: Parameters that set headers of the answer.
 _OVERRIDES = {
     f"response-{name}": name
     for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
                  "content-encoding")
 }  # fmt: skip
-#: #: Prefixes of headers that this server does not support: ignoring them would have another effect than requested.
+#: Prefixes of headers that this server does not support: ignoring them would have another effect than requested.
 _REFUSED = (
     "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-object-lock-",
     "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
@@ -41,7 +41,7 @@ _REFUSED = (
 _OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST = 1000
-#: #: How many completed uploads are remembered.
+#: How many completed uploads are remembered.
 _REMEMBERED = 10_000
 
 
@@ -55,7 +55,7 @@ class Operations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        #: #: Completed uploads: clients whose answer was lost repeat the request.
+        #: Completed uploads: clients whose answer was lost repeat the request.
         self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
         self._operations: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
@@ -151,7 +151,7 @@ class Operations:
         try:
             (self.folder / request.bucket).mkdir()
         except FileExistsError:
-            # # As in us-east-1, creating one's own bucket again is not an error.
+            # As in us-east-1, creating one's own bucket again is not an error.
             if asked.strip() and documents.text_of(documents.read(asked), "LocationConstraint"):
                 raise ServiceError(
                     "BucketAlreadyOwnedByYou",
@@ -287,7 +287,7 @@ class Operations:
             def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
                 objects.copy(source, file, 0, described.size)
                 headers = described.headers if directive == "COPY" else objects.own_headers(request.headers)
-                # # A copy is a single object, even if its source was uploaded in parts.
+                # A copy is a single object, even if its source was uploaded in parts.
                 return objects.digest_of(file) if "-" in described.etag else described.etag, headers
 
             stored = self._store(request, write)

@@ -14,7 +14,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects
 from estimators.service.s3.objects import Described
 
-#: #: The largest XML document in a request, in bytes: 10,000 parts, 1,000 keys.
+#: The largest XML document in a request, in bytes: 10,000 parts, 1,000 keys.
 _DOCUMENT_LIMIT = 4 << 20
 #: The longest key, in bytes.
 _KEY_LIMIT = 1024

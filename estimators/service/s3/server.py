@@ -18,7 +18,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 
 #: The variables of the keys, which every user could read in argv.
 KEY, SECRET = "FLEETFIT_S3_KEY", "FLEETFIT_S3_SECRET"
-#: #: The region for signatures; the server accepts any region.
+#: The region for signatures; the server accepts any region.
 REGION = "us-east-1"
 
 _ROOT = str(Path(__file__).resolve().parents[3])
@@ -67,7 +67,7 @@ class S3Server:
                 *(sys.executable, "-m", "estimators.service.s3"),
                 *("--folder", os.fspath(self.folder), "--port", str(port)),
             ],
-            # # The keys are not in argv, which every user of the machine can read.
+            # The keys are not in argv, which every user of the machine can read.
             env={**os.environ, "PYTHONPATH": _ROOT, KEY: self.key, SECRET: self.secret},
             cwd="/",
             stdout=self._log.fileno(),

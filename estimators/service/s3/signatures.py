@@ -26,7 +26,7 @@ from estimators.service.settings import Keys
 from estimators.service.signing import AUTHORIZATION, CLOCK_SKEW, TIME
 
 UNSIGNED = "UNSIGNED-PAYLOAD"
-#: #: Parameters of a URL that belong to its signature, and do not replace headers.
+#: Parameters of a URL that belong to its signature, and do not replace headers.
 _OF_SIGNATURES = frozenset(
     f"x-amz-{name}"
     for name in ("algorithm", "credential", "date", "expires", "signedheaders", "signature", "security-token",
@@ -52,7 +52,7 @@ class Signed:
 _TOKEN = re.compile(r"[a-z0-9!#$&'*+.^_`|~-]+")
 _VALUE = re.compile("[\t -~\xa0-\xff]*")
 _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_request")
-#: #: The longest validity of a signed URL of Version 4, in seconds.
+#: The longest validity of a signed URL of Version 4, in seconds.
 _LONGEST = 7 * 24 * 3600
 
 
@@ -205,7 +205,7 @@ def _verify_old_address(asked: _Asked, query: str) -> None:
     if asked.now.timestamp() > int(expires):
         raise denied("Request has expired")
     signed = HTTPHeaders()
-    # # Such a URL may contain headers as parameters; its user then sends the same values.
+    # Such a URL may contain headers as parameters; its user then sends the same values.
     for name, value in {**given, **asked.headers}.items():
         if name.startswith("x-amz-") or name in ("content-md5", "content-type"):
             signed[name] = value
@@ -225,7 +225,7 @@ def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str,
             "There were headers present in the request which were not signed, or signed headers are missing: "
             f"{', '.join(sorted([*unsigned, *absent]))}"
         )
-    # # As AWS does: the decoded path is signed, however the client encoded it.
+    # As AWS does: the decoded path is signed, however the client encoded it.
     canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(asked.path), safe="/-_.~")
     parameters = urllib.parse.urlencode(asked.query, safe="-_.~", quote_via=urllib.parse.quote)
     assert canonical.startswith("/")  # otherwise a part of the path would be read as the host, and not be signed

@@ -20,7 +20,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import objects
 from estimators.service.s3.keys import Bucket
 
-#: #: The smallest size of a part except the last, in bytes.
+#: The smallest size of a part except the last, in bytes.
 _LEAST = 5 << 20
 _PART = re.compile(r"(\d{5})-([0-9a-f]{32})")
 

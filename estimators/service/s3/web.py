@@ -38,7 +38,7 @@ _GRACE_S = 1
 #: What no header may have.
 _NOT_HEADER = re.compile("[\0\n-\r]")
 
-#: #: The answer for each error of reading or writing a file.
+#: The answer for each error of reading or writing a file.
 _FAULTS = {
     errno.ENOSPC: ("InsufficientStorage", 507),
     errno.EDQUOT: ("InsufficientStorage", 507),

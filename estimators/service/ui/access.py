@@ -16,7 +16,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-#: #: The path of the link, before the token.
+#: The path of the link, before the token.
 ENTRANCE = "/enter/"
 
 _HEADERS = {

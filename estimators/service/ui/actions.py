@@ -25,9 +25,9 @@ from estimators.service import web
 from estimators.service.ui import files
 from estimators.tuning import trials
 
-#: #: The most bytes of a form.
+#: The most bytes of a form.
 _LARGEST = 65536
-#: #: The longest notice in seconds, and the most hosts, that a form may request.
+#: The longest notice in seconds, and the most hosts, that a form may request.
 _MOST = 1_000_000
 #: How long verifying checkpoints may take, in seconds.
 _VERIFYING_S = 600.0
@@ -95,7 +95,7 @@ def interrupt(record: JobRecord, form: Form) -> str:
     return record.name
 
 
-#: #: The actions, by the last part of their path.
+#: The actions, by the last part of their path.
 ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
     "stop": stop,
     "resume": resume,
@@ -118,7 +118,7 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
     nice = shutil.which("nice")
     try:
-        # # Reading may take gigabytes beside trainings, so a separate process of low priority does it.
+        # Reading may take gigabytes beside trainings, so a separate process of low priority does it.
         done = subprocess.run(
             [nice, "-n", "10", *command] if nice else command,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=_VERIFYING_S, check=False,

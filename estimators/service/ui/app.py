@@ -29,7 +29,7 @@ from estimators.service.ui.access import ENTRANCE, Access, Gate, cookie_name
 from estimators.service.ui.following import LEVELS, Wanted, follow, whole_log
 from estimators.tuning.record import TuningRecord
 
-#: #: The longest search text for a log.
+#: The longest search text for a log.
 _LONGEST = 500
 
 
@@ -49,9 +49,9 @@ class Console:
         self._ending = ending
         self._home = home
         self._jobs = jobs_page.JobList(home)
-        #: #: Job -> checkpoint -> its damage, for jobs whose checkpoints were verified.
+        #: Job -> checkpoint -> its damage, for jobs whose checkpoints were verified.
         self._verified: dict[str, dict[str, str | None]] = {}
-        # # Read in advance, so that the first request need not wait for the records of thousands of jobs.
+        # Read in advance, so that the first request need not wait for the records of thousands of jobs.
         threading.Thread(target=self._jobs.summaries, name="jobs", daemon=True).start()
 
     def routes(self) -> list[Route | Mount]:
@@ -76,7 +76,7 @@ class Console:
             Mount("/assets", StaticFiles(directory=Path(__file__).parent / "assets")),
         ]
 
-    # # --- access ---
+    # --- access ---
 
     def enter(self, request: Request) -> Response:
         """Redeem the link's token for the cookie."""

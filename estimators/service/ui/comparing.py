@@ -16,9 +16,9 @@ from estimators.results.html import render
 from estimators.results.result import Result
 from estimators.service.ui.curves import Curves, of_result
 
-#: #: The most jobs in a comparison.
+#: The most jobs in a comparison.
 MOST = 20
-#: #: The most differences between lists of packages; the table shows four times as many rows.
+#: The most differences between lists of packages; the table shows four times as many rows.
 _PACKAGES = 100
 
 

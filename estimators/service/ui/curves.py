@@ -10,7 +10,7 @@ from estimators.job.metrics import system_metrics
 from estimators.results.result import Result
 from estimators.results.thinning import thin
 
-#: #: Metric -> label of a line -> seconds since the job's creation, and values (None if not a finite number).
+#: Metric -> label of a line -> seconds since the job's creation, and values (None if not a finite number).
 Curves = dict[str, dict[str, list[list[float | None]]]]
 
 

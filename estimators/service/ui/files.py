@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 from estimators.results import saving
 from estimators.results.summary import bytes_text
 
-#: #: The most files of one job that are listed.
+#: The most files of one job that are listed.
 MOST = 500
 
 

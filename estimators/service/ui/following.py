@@ -21,27 +21,27 @@ from estimators.records.logs import LogLine, LogReader, size_of
 from estimators.records.record import JobRecord
 from estimators.records.status import is_terminal
 
-#: #: How many of the lines that were printed before the page was opened are sent; the record has all.
+#: How many of the lines that were printed before the page was opened are sent; the record has all.
 LAST_LINES = 1000
-#: #: The most characters of a line that are sent.
+#: The most characters of a line that are sent.
 LINE_LIMIT = 2000
 
-#: #: The levels of a filter: lines of the level, and of more severe ones.
+#: The levels of a filter: lines of the level, and of more severe ones.
 LEVELS = ("warning", "error")
 
-#: #: The time between two polls of a record, in seconds; longer if a poll is expensive, so that an open page uses at
+#: The time between two polls of a record, in seconds; longer if a poll is expensive, so that an open page uses at
 #: most one percent of a core.
 _PACE_S = 0.1
 _COST = 100
 _SELDOM_S = 2.0
-#: #: After this many polls a comment is sent, so that a closed connection is noticed.
+#: After this many polls a comment is sent, so that a closed connection is noticed.
 _LOOKS_PER_COMMENT = 100
 
-#: #: The forms of Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks.
+#: The forms of Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks.
 _ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^[EF]\d{4} |\d: [EF] \w|^Traceback \(|^[\w.]*(?:Error|Exception|Interrupt)(?::|$)"
 )
-#: #: A fast first check that every line with a level passes.
+#: A fast first check that every line with a level passes.
 _MAYBE = re.compile(rb"ERROR|CRITICAL|FATAL|WARN|Warning|Traceback|Error|Exception|Interrupt|^[EFW]\d{4} |\d: [EFW] ")
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|^W\d{4} |\d: W \w|\b\w*Warning:")
 
@@ -97,9 +97,9 @@ class PageFollower:
         if wanted.everything:  # a search reads the whole log, a live view only its end
             self._skipped = self._reader.skip(LAST_LINES)
         self.over = False
-        #: #: Set when the client has left, which stops a search through a long log.
+        #: Set when the client has left, which stops a search through a long log.
         self.left = False
-        #: #: How long to wait before the next poll, in seconds.
+        #: How long to wait before the next poll, in seconds.
         self.pause_s = _PACE_S
 
     def look(self) -> list[tuple[str, Any]]:

@@ -24,9 +24,9 @@ from estimators.service.ui import files, timeline
 from estimators.service.ui.following import LEVELS
 from estimators.service.ui.text import when
 
-#: #: How many events of the membership are listed, the latest ones.
+#: How many events of the membership are listed, the latest ones.
 _TOLD = 200
-#: #: How many checkpoints are listed, the newest ones.
+#: How many checkpoints are listed, the newest ones.
 _CHECKPOINTS = 50
 #: Characters of the commands that are shown; `fleetfit describe --reproduce` has all.
 _SCRIPT = 200_000

@@ -22,16 +22,16 @@ from estimators.results.html import render
 from estimators.results.summary import dollars_text, number_text, seconds_text
 from estimators.service.ui.text import when
 
-#: #: The rows of the list per page.
+#: The rows of the list per page.
 ROWS = 100
 STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 
 #: How the list can be sorted, the newest first among equals: by a member of the summaries, and whether downwards.
 ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("status", False), "hosts": ("hosts", True)}
 
-#: #: How many metrics of a job are shown.
+#: How many metrics of a job are shown.
 _METRICS = 3
-#: #: How many bytes at the end of a running job's events are searched for its newest metrics.
+#: How many bytes at the end of a running job's events are searched for its newest metrics.
 _TAIL = 65536
 
 
@@ -65,7 +65,7 @@ class JobList:
                     except RecordError as error:
                         unreadable.append(f"{name}: {error}")
                         continue
-                # # A running job may lose its supervisor without a change of its status, so it is not cached.
+                # A running job may lose its supervisor without a change of its status, so it is not cached.
                 if mark and known[1]["ended"] is not None:
                     self._over[name] = known
                 found.append(known[1])

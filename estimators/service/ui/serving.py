@@ -9,7 +9,7 @@ from estimators.service import web
 from estimators.service.ui.access import ENTRANCE, Access
 from estimators.service.ui.app import application
 
-#: #: How long open pages may delay the shutdown, in seconds.
+#: How long open pages may delay the shutdown, in seconds.
 _GRACE_S = 1
 
 

@@ -9,15 +9,15 @@ from container.contract.membership import natural_key
 from container.contract.wire import Event
 from estimators.records.phases import phases
 
-#: #: Kinds of events that the lanes use.
+#: Kinds of events that the lanes use.
 KINDS = (
     "phase", "process_started", "process_ended", "resized", "host_added", "host_ready", "host_excluded", "notice",
     "interrupted", "host_left", "host_lost",
 )  # fmt: skip
 
-#: #: How many attempts have a lane, the latest ones.
+#: How many attempts have a lane, the latest ones.
 _ATTEMPTS = 20
-#: #: Kind of event -> the kind of mark, and the member of its data that names the host.
+#: Kind of event -> the kind of mark, and the member of its data that names the host.
 _MARKS = {
     "host_excluded": ("excluded", "name"),
     "interrupted": ("interrupted", "target"),
@@ -81,7 +81,7 @@ def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
     if not known:
         return []
     last = max(event.attempt for event in known)
-    # # The supervisor may not know the number of the attempt when it writes the end.
+    # The supervisor may not know the number of the attempt when it writes the end.
     ends = [event for event in known if event.data.get("name") == "job_ended"]
     lanes = []
     for attempt in range(max(0, last - _ATTEMPTS + 1), last + 1):

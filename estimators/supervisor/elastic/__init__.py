@@ -1,1 +1,1 @@
-"""The supervisor's part of elastic jobs: the members of the cluster, the rules for them, and Horovod's driver."""
+"""Control elastic jobs in the supervisor: the members of the cluster, the rules for them, and Horovod's driver."""

@@ -1,9 +1,9 @@
-"""The membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) that join and leave.
+"""Control the membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) join and leave.
 
-A driver receives the list of workers and assigns the ranks: Horovod's (:mod:`.driver`), or the one for workers that
-restart (:mod:`.restarting`). The driver learns of a new worker only after that worker has imported its modules, so the
-others train until then. The decisions are in :mod:`.deciding` and :mod:`.policy`, without a clock; :mod:`.hosts` and
-:mod:`.workers` carry them out.
+A driver receives the list of workers and assigns the ranks. The driver is either Horovod's (:mod:`.driver`) or the
+driver for workers that restart (:mod:`.restarting`). The driver learns of a new worker only after the new worker has
+imported its modules, so that the other workers train until then. The decisions are in :mod:`.deciding` and
+:mod:`.policy`, which use no clock. :mod:`.hosts` and :mod:`.workers` carry out the decisions.
 """
 
 from __future__ import annotations
@@ -180,7 +180,10 @@ class ElasticController:
     # --- the course of the job ---
 
     def start(self) -> None:
-        """Start the timers and the source of places; the backend starts the first hosts."""
+        """Start the timers and the source of places.
+
+        A place is a location at which a host can run, such as a machine. The backend starts the first hosts.
+        """
         self.later(self._start_timeout, self._start_is_over)
         if self._hanging is not None:
             self._hanging.start()
@@ -200,13 +203,13 @@ class ElasticController:
             places.start()
 
     def _start_is_over(self) -> None:
-        """Start without the hosts that have not come up within ``start_timeout``."""
+        """Begin without the hosts that have not started within ``start_timeout``."""
         if not self.state.has_met:
             if (late := self._wording.late(self._start_timeout)) is not None:
                 self.job.say(late)
             self.offer(all_there=False)
 
-    # # --- events of hosts ---
+    # --- events of hosts ---
 
     def host_event(self, event: Event) -> None:
         """Handle an event of a host's toolkit."""
@@ -248,7 +251,7 @@ class ElasticController:
                 self.workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
-        """Handle a script that has ended by itself, of a worker that can restart."""
+        """Handle that the script of a worker that can restart has ended by itself."""
         if worker.state is WorkerState.RESTARTING:
             return  # the worker was told to restart meanwhile
         worker.ended_with = code
@@ -265,7 +268,7 @@ class ElasticController:
     # --- the driver ---
 
     def _start_driver(self) -> None:
-        """Start the driver; it needs an address, which the first host that is up brings."""
+        """Start the driver when the first host has reported its address, which the driver needs."""
         if isinstance(self.strategy, ElasticTorchDistributed):
             self._driver = RestartingDriver(
                 self.loop,
@@ -362,7 +365,11 @@ class ElasticController:
         self.note()
 
     def _too_few(self) -> None:
-        """Handle that too few workers have come within ``elastic_timeout``: wait for another attempt, or fail."""
+        """Handle that too few workers have joined within ``elastic_timeout``.
+
+        If hosts that were taken away will return, end this attempt so that another attempt follows. Otherwise, fail the
+        job.
+        """
         if awaited := self.job.await_hosts():  # it is not the training that has failed
             self.job.say(self._wording.another_attempt(awaited))
             return
@@ -399,7 +406,11 @@ class ElasticController:
             self.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
     def offer(self, *, all_there: bool = True) -> None:
-        """Send the current workers to the driver, unless the first ones are still starting."""
+        """Send the current workers to the driver. Send nothing while the first workers are still starting.
+
+        Args:
+            all_there: Whether to wait for workers that are still starting.
+        """
         if self.over or self._driver is None:
             return
         now = self.clock()

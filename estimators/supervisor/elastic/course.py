@@ -1,4 +1,4 @@
-"""The states of an elastic training and the transitions between them. Pure."""
+"""Define the states of an elastic training and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from estimators.supervisor.transitions import Table
 
 
 class State(enum.Enum):
-    """State of an elastic training."""
+    """The state of an elastic training."""
 
-    #: #: The first workers are starting; Horovod's driver knows of no worker yet.
+    #: The first workers are starting. Horovod's driver does not know any worker yet.
     GATHERING = "gathering"
-    #: #: The driver knows the first workers, but they have not formed a cluster yet.
+    #: The driver knows the first workers, but they have not formed a cluster yet.
     FORMING = "forming"
     #: The members train.
     TRAINING = "training"
-    #: #: A member was lost: the others form a cluster again by themselves, and must not be told to do so again.
+    #: A member was lost. The other members form a cluster again by themselves, and must not be told to do so.
     SETTLING = "settling"
-    #: #: Too few workers are left to train: they wait for others.
+    #: Too few workers are left to train. The training waits for more workers.
     SHORT = "short"
-    #: #: The membership is final: the training is complete, fails, or is being stopped.
+    #: The membership is final because the training is complete, has failed, or is being stopped.
     OVER = "over"
 
     @property
     def has_begun(self) -> bool:
-        """Return whether the driver has received the first workers."""
+        """Return whether the first workers have been sent to the driver."""
         return self is not State.GATHERING
 
     @property
@@ -35,19 +35,19 @@ class State(enum.Enum):
 
 
 class TrainingEvent(enum.Enum):
-    """Event that moves an elastic training from one state to another."""
+    """An event that changes the state of an elastic training."""
 
-    #: #: The driver receives the first workers.
+    #: The driver receives the first workers.
     BEGIN = "begin"
-    #: #: The workers have formed a cluster, and know their ranks.
+    #: The workers have formed a cluster, and know their ranks.
     MEETING = "meeting"
     #: A member was lost.
     LOSS = "loss"
-    #: #: The others have had time to form a cluster since the last loss.
+    #: The other members have had time to form a cluster since the last loss.
     SETTLED = "settled"
-    #: #: Fewer workers are available than the training needs.
+    #: Fewer workers are available than the training needs.
     SHORTAGE = "shortage"
-    #: #: The training is complete, fails, or is stopped.
+    #: The training is complete, fails, or is stopped.
     END = "end"
 
 
@@ -64,7 +64,7 @@ TRANSITIONS = Table(
         (State.SETTLING, TrainingEvent.LOSS): State.SETTLING,
         (State.SETTLING, TrainingEvent.SETTLED): State.TRAINING,
         (State.SETTLING, TrainingEvent.SHORTAGE): State.SHORT,
-        # # A short cluster takes every new worker at once, however recent the last loss is.
+        # A short cluster takes every new worker at once, however recent the last loss is.
         (State.SHORT, TrainingEvent.MEETING): State.TRAINING,
         (State.SHORT, TrainingEvent.LOSS): State.SHORT,
         (State.SHORT, TrainingEvent.SETTLED): State.SHORT,

@@ -1,4 +1,4 @@
-"""The next step of an elastic training, decided from its hosts and workers. Pure: time is an argument, no effects."""
+"""Decide the next step of an elastic training from its hosts and workers. Pure: time is an argument."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: #: After how many ends of hosts a job fails if no host has ever come up: the first number counts ends with a known
-#: reason, while other hosts wait for the source to name places; the second counts all ends.
+#: If no host has started yet, a job fails after a number of ends of hosts. The first number counts only ends with a
+#: known reason, while other hosts wait for the source to assign places. The second number counts all ends.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Decision:
-    """Which workers the cluster should have, and for how many it still waits.
+    """The workers that the cluster should have.
 
     Attributes:
-        workers: The workers to send to the driver; None: send nothing now.
-        again_at: When to decide again at the latest, because a limit delays a change until then.
-        awaited: If the first workers are incomplete: how many are ready, and how many are starting.
-        shortage: Whether a training that has begun has fewer workers than it needs.
+        workers: The workers to send to the driver. None to send nothing now.
+        again_at: The latest time for the next decision, if a limit delays a change. None if no change is delayed.
+        awaited: The number of ready workers and the number of starting workers, if the first workers are incomplete.
+        shortage: Whether the training has begun but has fewer workers than it needs.
     """
 
     workers: tuple[str, ...] | None = None
@@ -54,11 +54,14 @@ def decide(
         state: State of the training.
         roster: The hosts and workers.
         limits: The sizes of the cluster, and how much may change at once.
-        offered: The workers that the driver received last.
-        places: The places that a source has named; None without a source.
-        now: Seconds on a clock that does not go back.
-        grown_at: When the cluster last grew, on the same clock; None: never.
-        all_there: Whether the start waits for workers that are still starting.
+        offered: The workers that were last sent to the driver.
+        places: The places that a source has named. None without a source.
+        now: The current time, in seconds on a monotonic clock.
+        grown_at: When the cluster last grew, on the same clock as ``now``. None if the cluster has never grown.
+        all_there: Whether to wait for workers that are still starting.
+
+        Returns:
+        The decision.
     """
     alive = roster.alive
     if not state.has_begun:
@@ -79,7 +82,7 @@ def decide(
     ready = [(worker.name, worker.host) for worker in alive]
     offer = next_offer(current, ready, roster.leaving, limits, now=now, grown_at=grown_at)
     if state.has_begun and len(offer.workers) < limits.least:
-        # # Workers on hosts with a notice train until their host is taken away: waiting for others would gain them
+        # Workers on hosts with a notice train until their host is taken away: waiting for others would gain them
         # nothing.
         leaving = [name for name in roster.leaving if not roster.hosts[name].noticed]
         offer = next_offer(current, ready, leaving, limits, now=now, grown_at=grown_at)
@@ -94,25 +97,32 @@ def decide(
 
 
 def stands_by(host: ElasticHost, places: Places | None) -> bool:
-    """Return whether a host still waits for the source to name its place."""
+    """Return whether a host is still waiting for the source to assign a place to it."""
     return places is not None and places.awaits(host.name)
 
 
 class WorkerEnd(enum.Enum):
-    """Kind of a worker's end."""
+    """The reason why a worker ended."""
 
-    #: #: A member has completed the script: the others are about to end as well.
+    #: A member has completed the script. The other members are about to end as well.
     DONE = "done"
-    #: Its host was told to leave.
+    #: The worker's host was told to leave.
     LEFT = "left"
-    #: #: It had no place in the last membership, and exited as instructed.
+    #: The worker was not in the last membership, and exited as instructed.
     DISPLACED = "displaced"
-    #: It was lost.
+    #: The worker was lost.
     LOST = "lost"
 
 
 def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
-    """Return the kind of a worker's end, given the worker's state before."""
+    """Return the reason why a worker ended.
+
+    Args:
+        worker: The worker, with its exit code.
+        before: The worker's state before it ended.
+        host: The worker's host.
+        members: The names of the workers in the last membership.
+    """
     if before.has_place and worker.name in members and worker.ended_with == 0:
         return WorkerEnd.DONE
     if host.state is HostState.LEAVING:
@@ -123,7 +133,7 @@ def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequ
 
 
 def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | None:
-    """Return after how many seconds a lost host is replaced; None if it is not."""
+    """Return the number of seconds until a lost host is replaced. Return None if the host is not replaced."""
     if not lost.replace:
         return None
     if roster.spare is not None:  # the spare host joins at once, however long the lost host is excluded
@@ -132,15 +142,16 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
 
 
 def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
-    """Return whether a job fails because its hosts end before they come up: replacements would do the same.
+    """Return whether a job fails because its hosts end before they have started.
 
-    A host that has come up shows that the job can run. A first host that is still starting may show it. A host that is
-    lost without a reason, such as a failed machine, gets more tries than a host that reports why it cannot take part.
+    In this case, replacements would end in the same way. If a host has started before, the job can run, and it
+    continues. The job continues also while a first host is still starting. If hosts end without a known reason, such as
+    a failed machine, more ends are tolerated than if hosts report why they cannot take part.
 
     Args:
-        roster: All hosts so far.
-        places: The places that a source has named; None without a source.
-        ends: How hosts have ended so far.
+        roster: All hosts of the attempt.
+        places: The places that a source has named. None without a source.
+        ends: The failures with which hosts have ended so far.
     """
     if any(host.up for host in roster.hosts.values()):
         return False
@@ -154,14 +165,14 @@ def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) 
 
 
 def free_places(roster: Roster, places: Places | None) -> float:
-    """Return how many more hosts there are places for; ``math.inf`` if nothing limits the places."""
+    """Return how many more hosts the places have room for. Return ``math.inf`` if places do not limit the hosts."""
     if places is None or places.supply is None:
         return math.inf
     return len(places.supply) - len(roster.running)
 
 
 def lacking_spares(roster: Roster, places: Places | None, wanted: int) -> int:
-    """Return how many spare hosts to start if ``wanted`` are to be kept."""
+    """Return how many spare hosts to start so that the job has ``wanted`` spare hosts."""
     spares = sum(host.spare for host in roster.present_hosts)
     return int(max(0, min(wanted - spares, free_places(roster, places))))
 
@@ -171,13 +182,13 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
 
     Args:
         roster: The hosts and workers.
-        places: The places that a source has named; None without a source.
-        count: How many more hosts are requested.
-        most: The most hosts that the job may have.
+        places: The places that a source has named. None without a source.
+        count: The number of additional hosts that are requested.
+        most: The largest number of hosts that the job may have.
         located: Whether the backend starts a host only at a named place.
 
     Raises:
-        ValueError: there would be more than the job may have, or there are no places for them.
+        ValueError: the job would have more hosts than it may have, or there are too few places for them.
     """
     if places is not None and places.decide and located:
         raise ValueError(f"{places.title} decides which hosts the job has. To add a host, name it in {places.title}.")
@@ -199,10 +210,17 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
 
 
 def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, least_hosts: int) -> None:
-    """Raise an error if too few hosts would be left without a host.
+    """Raise an error if too few hosts would remain after the removal of a host.
+
+    Args:
+        roster: The hosts and workers.
+        name: The host to remove.
+        limits: The sizes of the cluster.
+        per_host: The number of workers on each host.
+        least_hosts: The least number of hosts, for the message.
 
     Raises:
-        ValueError: the job needs more hosts than would be left.
+        ValueError: the job needs more hosts than would remain.
     """
     left = [other for other in roster.staying if other != name]
     if len(left) * per_host < limits.least:
@@ -216,19 +234,20 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
 def outcome(
     roster: Roster, failures: Mapping[str, Failure], error: str, consequences: Collection[str] = ()
 ) -> Failure | None:
-    """Return why the training has failed when its driver reports the end; None if the training is complete.
+    """Return why the training failed, after its driver has reported the end. Return None if the training is complete.
 
     Args:
         roster: The hosts and workers.
-        failures: The failures of workers, by the workers' names, in order.
+        failures: The failures by the names of the failed workers, in the order of their occurrence.
         error: The driver's error message, or an empty string.
-        consequences: The workers whose failure follows from another worker's failure; the other one is reported.
+        consequences: The workers that failed only because another worker had failed. The failures of these workers are
+            reported only if no other failure is known.
     """
     codes = [roster.workers[name].ended_with for name in roster.members if name in roster.workers]
     if any(code == 0 for code in codes) and not error:
         return None
     if error and not error.startswith("no worker is left"):
-        # # Horovod's message about its own limits is the reason; the last failure that led to it is the hint.
+        # Horovod's message about its own limits is the reason; the last failure that led to it is the hint.
         return dataclasses.replace(failed(error), hints=last_failure(failures))
     of_members = [name for name in roster.members if name in failures]
     causes = [name for name in of_members if name not in consequences] or of_members
@@ -237,17 +256,17 @@ def outcome(
 
 
 def last_failure(failures: Mapping[str, Failure]) -> tuple[str, ...]:
-    """Return a hint that names the last failure; nothing if no worker has failed."""
+    """Return a hint that names the last failure. Return an empty tuple if no worker has failed."""
     return tuple(f"the last failure: {failure.summary()}" for failure in list(failures.values())[-1:])
 
 
 def failed(message: str, cause: Cause = Cause.PROCESS) -> Failure:
-    """Return a failure of the training itself."""
+    """Return a failure of the elastic training as a whole."""
     return Failure(cause=cause, message=f"elastic training: {message}.")
 
 
 def changes(joined: Sequence[str], left: Sequence[str]) -> str:
-    """Return a text with the hosts whose workers have joined and left."""
+    """Return a text that names the hosts whose workers have joined and the hosts whose workers have left."""
 
     def hosts(workers: Sequence[str]) -> str:
         return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))

@@ -1,4 +1,4 @@
-"""Horovod's elastic driver as a child process of the supervisor, and the messages to and from it."""
+"""Run Horovod's elastic driver as a child process of the supervisor, and exchange messages with it."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class DriverProcess:
         self._log = bytearray()
         package = Path(next(iter(container.__path__))).resolve()
         argv = [python, str(package / "__main__.py"), "elastic", "--address", address, "--interface", interface]
-        # # The driver learns of workers only when the first ones are ready. Their number may be lowered before, so
+        # The driver learns of workers only when the first ones are ready. Their number may be lowered before, so
         # --initial is the least.
         argv += ["--initial", str(limits.least), "--least", str(limits.least), "--most", str(limits.most)]
         argv += ["--planned", str(planned)]
@@ -83,7 +83,7 @@ class DriverProcess:
         finally:
             theirs.close()
             os.close(errors_write)
-        # # The driver ends when its connection closes; the supervisor notices the end of the process, not of the
+        # The driver ends when its connection closes; the supervisor notices the end of the process, not of the
         # connection.
         self._connection = Connection(loop, ours, controller.from_driver, lambda reason: None)
         loop.add_reader(self._errors, self._logged)
@@ -96,11 +96,11 @@ class DriverProcess:
         loop.on_child(self.pid, exited)
 
     def send(self, message: Message) -> None:
-        """Send a message to the driver; a driver that has ended is noticed elsewhere, by the end of its process."""
+        """Send a message to the driver. If the driver has ended, the message is ignored."""
         self._connection.send(message)
 
     def close(self) -> None:
-        """Close the connection; the driver then exits."""
+        """Close the connection, so that the driver exits."""
         self._told_to_end = True
         self._connection.close()
 

@@ -1,4 +1,4 @@
-"""Loads the user's rule for how long a failed host is excluded: ``exclusion="policies.py:Patient"`` of a strategy."""
+"""Load the user's rule for how long a failed host is excluded: ``exclusion="policies.py:Patient"`` of a strategy."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def load_policy(text: str) -> ExclusionPolicy:
     """Load the policy that the user has named.
 
     Args:
-        text: ``path/of/file.py:Name`` or ``package.module:Name`` of a callable that returns the policy.
+        text: The name of a callable that returns the policy, as ``path/of/file.py:Name`` or ``package.module:Name``.
 
     Raises:
-        ConfigurationError: the policy cannot be loaded, or lacks the method ``failed``.
+        ConfigurationError: the policy cannot be loaded, or has no method ``failed``.
     """
     said = f"exclusion={text!r}"
     place, _, name = text.rpartition(":")
@@ -62,7 +62,10 @@ class Exclusion:
         self._job = job
 
     def failed(self, host: str, now: float) -> float:
-        """Return until when a host is excluded after a failure, on the clock of ``now``; ``math.inf`` for ever."""
+        """Return the time until which a host is excluded after a failure, on the clock of ``now``.
+
+        Return ``math.inf`` if the host is never used again.
+        """
         usual = self._usual.failed(host, now)
         if self._own is None:
             return usual

@@ -1,4 +1,4 @@
-"""Detects an elastic job that makes no progress, and reports where its workers wait."""
+"""Detect that an elastic job makes no progress, and report where its workers wait."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ class Hanging(ProgressJudge):
         self._roster = controller.roster
 
     def heed(self, event: Event) -> None:
-        """Handle an event of a host about progress or stacks."""
+        """Handle an event of a host if the event is about progress or stacks."""
         if event.kind == PROGRESS:
             self.alive()
         elif event.kind == STACKS:
             self.take(event.host, dict(event.data.get("places") or {}), dict(event.data.get("missing") or {}))
 
     def hosts(self) -> list[str]:
-        """Return the hosts that are up."""
+        """Return the names of the hosts that have started."""
         return [host.name for host in self._roster.present_hosts if host.up]
 
     def _is_driver_stopped(self) -> bool:
@@ -51,7 +51,11 @@ class Hanging(ProgressJudge):
         self._controller.instruct(host, "dump")
 
     def is_expected(self) -> bool:
-        """Return whether workers should make progress: they train, or are being prepared, or the driver is stopped."""
+        """Return whether workers should make progress.
+
+        Progress is expected if the driver does not wait for workers, or if workers are being prepared. Progress is also
+        expected if the driver's process is suspended.
+        """
         waits = self._controller.driver_waits or not self._controller.state.has_met
         return not waits or self._is_driver_stopped() or self._roster.preparing > 0
 
@@ -67,5 +71,5 @@ class Hanging(ProgressJudge):
                 yield f"{host}, {process if rank is None else f'rank {rank}'}: {place}"
 
     def give_up(self) -> None:
-        """Fail the job, and report where each worker is."""
+        """Fail the job with a report of where each worker is."""
         self._controller.fail(no_progress(self._limit, self._lines(), self.missing))

@@ -1,4 +1,4 @@
-"""The hosts of an elastic job: started, kept as spares, removed, lost and replaced."""
+"""Start, remove and replace the hosts of an elastic job, and keep spare hosts."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from estimators.supervisor.machine import TERMINATED
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: #: How long a worker of a leaving host may take to notice that it has no place any more, in seconds, before it is
+#: How long a worker of a leaving host may take to exit by itself, in seconds. After this time, the worker is
 #: terminated.
 LEAVE_TIMEOUT = 30.0
-#: #: How long after a spare host has joined the next one is started, in seconds: its imports would slow down the
-#: joining.
+#: The time between the joining of a spare host and the start of the next spare host, in seconds. The imports of the new
+#: host would slow the joining.
 _SPARE_PAUSE_S = 3.0
 
 
@@ -49,7 +49,7 @@ class HostControl:
         """Start more hosts and return their names.
 
         Raises:
-            ValueError: there would be more than the job may have, or there are no places for them.
+            ValueError: the job would have more hosts than it may have, or there are too few places for them.
         """
         controller = self._controller
         located = controller.backend.locates
@@ -57,7 +57,12 @@ class HostControl:
         return [self._add(controller.strategy.processes_per_host) for _ in range(count)]
 
     def _add(self, slots: int, place: str | None = None) -> str:
-        """Add a spare host, or start another host, at a place if one is named; return its name."""
+        """Use a spare host if one is ready. Otherwise, start a new host. Return the host's name.
+
+        Args:
+            slots: The number of workers on the host.
+            place: The place for a new host. None if the backend selects the place.
+        """
         controller, spare = self._controller, self._roster.spare
         if spare is None or slots != spare.slots:
             return self._start(slots, place=place)
@@ -86,7 +91,7 @@ class HostControl:
         return name
 
     def keep_spares(self) -> None:
-        """Start the missing spare hosts, once the first hosts train."""
+        """Start the missing spare hosts. Do nothing until the first hosts train."""
         controller = self._controller
         if not controller.state.has_met or controller.over or controller.clock() < self._spares_from:
             return
@@ -94,14 +99,14 @@ class HostControl:
             self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
-        """Handle that a host's toolkit has come up."""
+        """Handle that a host's toolkit has started."""
         host.up = True
         self.begin(host)
         self.finish_leaving(host)  # the request to leave may have come before the toolkit could receive it
         self.keep_spares()
 
     def begin(self, host: ElasticHost) -> None:
-        """Prepare the workers of a host that is up and whose place is known."""
+        """Prepare the workers of a host that has started and whose place is known."""
         if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._controller.places):
             host.state = HostState.READY
             for slot in range(host.slots):
@@ -110,7 +115,7 @@ class HostControl:
     # --- they are lost ---
 
     def ended(self, end: HostEnd) -> None:
-        """Handle the end of a host's toolkit."""
+        """Handle that a host's toolkit has ended."""
         controller = self._controller
         host = self._roster.hosts.get(end.host)
         if host is None or host.state is HostState.GONE:
@@ -152,7 +157,7 @@ class HostControl:
         controller.offer()
 
     def _replace(self, lost: ElasticHost) -> None:
-        """Start a replacement for a lost host, under a new name."""
+        """Start a replacement for a lost host. The replacement gets a new name."""
         places = self._controller.places
         if len(self._roster.staying) >= self._most or (places is not None and not places.may_replace(lost.name)):
             return
@@ -166,13 +171,13 @@ class HostControl:
             places.replaced(lost.name, name)
 
     def _settle_debts(self) -> None:
-        """Replace lost hosts for which there was no place before."""
+        """Replace the lost hosts that could not be replaced before because there was no free place."""
         owed, self._owed = self._owed, []
         for host in owed:
             self._replace(host)
 
     def lose(self, name: str) -> None:
-        """Kill a host at once, without a replacement.
+        """Kill a host at once. The host is not replaced.
 
         Raises:
             ValueError: the job has no such host.
@@ -184,10 +189,10 @@ class HostControl:
     # --- they leave ---
 
     def remove(self, name: str) -> None:
-        """Remove a host gracefully: the others continue without it from their next commit on.
+        """Remove a host gracefully. After their next commit, the other hosts continue without the removed host.
 
         Raises:
-            ValueError: the job has no such host, or too few would be left.
+            ValueError: the job has no such host, or too few hosts would remain.
         """
         host = self._roster.present(name)
         if host.state is HostState.LEAVING:
@@ -204,9 +209,9 @@ class HostControl:
         self.leave(host)
 
     def interrupt(self, name: str, notice_s: float) -> None:
-        """Interrupt a spot host: the host leaves within ``notice_s`` seconds, or is killed then.
+        """Interrupt a spot host. The host is killed if it has not left within ``notice_s`` seconds.
 
-        If no worker trains on the other hosts, the whole job gets the notice.
+        If no worker trains on the other hosts, the whole job is preempted.
 
         Raises:
             ValueError: the job has no such host.
@@ -229,14 +234,14 @@ class HostControl:
         controller.later(notice_s, take)
 
     def _begin_without(self, host: ElasticHost) -> None:
-        """Lower the number of first workers if a host is told to leave before the training has begun."""
+        """Lower the number of workers that the training begins with, because a host leaves before the begin."""
         controller = self._controller
         if not controller.state.has_begun and host.state is not HostState.LEAVING:
             first = max(controller.limits.least, controller.limits.first - host.slots)
             controller.limits = dataclasses.replace(controller.limits, first=first)
 
     def leave(self, host: ElasticHost) -> None:
-        """Make a host leave, unless it already leaves."""
+        """Make a host leave the job. Do nothing if the host is already leaving."""
         controller = self._controller
         if host.state is HostState.LEAVING:
             return
@@ -251,7 +256,11 @@ class HostControl:
             controller.backend.withdraw(host.name)
 
     def stay(self, host: ElasticHost) -> bool:
-        """Keep a leaving host that is wanted again, if its workers are still members; return whether it stays."""
+        """Cancel the removal of a leaving host if its workers are still members.
+
+        Returns:
+            Whether the host stays.
+        """
         controller = self._controller
         inside = [worker for worker in host.workers.values() if worker.name in self._roster.members]
         if host.state is not HostState.LEAVING or not any(worker.state is WorkerState.PLACED for worker in inside):
@@ -268,13 +277,15 @@ class HostControl:
         return True
 
     def finish_leaving(self, host: ElasticHost) -> None:
-        """Finish a leaving host's toolkit once none of its workers has a place."""
+        """Stop the toolkit of a leaving host when none of the host's workers is in the cluster any more."""
         placed = any(worker.state.has_place for worker in host.workers.values())
         if host.state is HostState.LEAVING and not placed:
             self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
-        """Terminate, after ``LEAVE_TIMEOUT``, workers of leaving hosts that have not noticed their loss of a place."""
+        """Terminate workers of leaving hosts that have not noticed within ``LEAVE_TIMEOUT`` seconds that they must
+        exit.
+        """
 
         def end(host: ElasticHost) -> None:
             for worker in host.workers.values() if host.state is HostState.LEAVING else ():
@@ -288,20 +299,20 @@ class HostControl:
     # --- what the places of a source ask for ---
 
     def start_host(self, slots: int, place: str) -> str:
-        """Start a host at a place, or assign a spare host to it, and return the host's name."""
+        """Start a host at a place, or assign the place to a spare host. Return the host's name."""
         return self._add(slots, place)
 
     def locate(self, host: str, place: str) -> None:
-        """Register a host's place with the backend, and log it."""
+        """Register a host's place with the backend, and log the place."""
         self._controller.backend.locate(host, place)
         self._controller.job.say(f"{host} is at {place}")
 
     def notice(self, host: str, seconds: float) -> None:
-        """Handle a preemption notice from the source of places, as one from the provider."""
+        """Handle a preemption notice from the source of places like a notice from the provider."""
         self._controller.job.interrupted(host, seconds)
 
     def places_known(self) -> None:
-        """Prepare the hosts that are up, and replace lost hosts, now that the places are known."""
+        """Prepare the hosts that have started, and replace lost hosts, because the places are known now."""
         for host in self._roster.present_hosts:
             self.begin(host)
         self._settle_debts()
@@ -313,5 +324,5 @@ class HostControl:
         self._controller.job.say(text)
 
     def no_places(self, problem: str) -> None:
-        """Fail the job because its places are not known."""
+        """Fail the job because its source has named no places for hosts."""
         self._controller.fail_with(f"the hosts of the job are not known: {problem}", Cause.LAUNCH)

@@ -1,7 +1,8 @@
-"""The hosts and workers of an elastic job, as the supervisor knows them.
+"""Describe the hosts and workers of an elastic job, as the supervisor knows them.
 
-The states of a host: ``starting`` (its toolkit comes up), ``ready``, ``leaving`` (as instructed), ``gone``. Of a
-worker: ``preparing`` (it imports), ``ready`` (it waits for its place), ``placed``, ``restarting``, ``ended``.
+The states of a host are ``starting`` (its toolkit is starting), ``ready``, ``leaving`` (it was told to leave) and
+``gone``. The states of a worker are ``preparing`` (it is importing its modules), ``ready`` (it is waiting for a rank),
+``placed``, ``restarting`` and ``ended``.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from container.contract.failures import Failure
 
 
 class HostState(enum.Enum):
-    """State of a host."""
+    """The state of a host."""
 
     STARTING = "starting"
     READY = "ready"
@@ -25,24 +26,24 @@ class HostState(enum.Enum):
 
 
 class WorkerState(enum.Enum):
-    """State of a worker."""
+    """The state of a worker."""
 
     PREPARING = "preparing"
     READY = "ready"
     PLACED = "placed"
-    #: #: It was told to restart, and is a member until it has another place.
+    #: The worker was told to restart. It is a member until it has a new rank.
     RESTARTING = "restarting"
     ENDED = "ended"
 
     @property
     def has_place(self) -> bool:
-        """Return whether the worker is in the cluster, as far as the worker knows."""
+        """Return whether the worker has a place in the cluster, as far as the worker itself knows."""
         return self in (WorkerState.PLACED, WorkerState.RESTARTING)
 
 
 @dataclasses.dataclass
 class ElasticHost:
-    """A host, as the supervisor knows it."""
+    """The facts that the supervisor knows about a host."""
 
     name: str
     state: HostState = HostState.STARTING
@@ -61,13 +62,16 @@ class ElasticHost:
 
     @property
     def known_as(self) -> str:
-        """Return the name under which the host's failures count; a chain of hosts that never came up counts as one."""
+        """Return the name under which the host's failures are counted.
+
+        A host that has never started and its replacement are counted as the same host.
+        """
         return self.name if self.up else self.origin or self.name
 
 
 @dataclasses.dataclass
 class Worker:
-    """A worker, as the supervisor knows it."""
+    """The facts that the supervisor knows about a worker."""
 
     name: str
     host: str
@@ -79,22 +83,22 @@ class Worker:
 
 
 class Roster:
-    """The hosts and workers of a job; answers queries, decides nothing.
+    """The hosts and workers of a job. The class answers queries and makes no decisions.
 
-    A job may have had many more hosts than it has now. To keep queries proportional to the present hosts, hosts that
-    are gone and workers that have ended are dropped from the search at the next membership.
+    A job may have had many more hosts than it has now. Therefore, at each new membership, ended hosts and workers are
+    removed from the lists that are searched. The duration of a query then depends only on the present hosts.
 
     Args:
         initial: The hosts that the attempt starts with.
-        slots: How many workers each of them has.
-        restarts: Whether the training's state is in its checkpoints, so that the training can go on without any member
-            left.
+        slots: The number of workers on each initial host.
+        restarts: Whether the training's state is in its checkpoints, so that the training can continue even if all
+            members are lost.
 
     Attributes:
         hosts: All hosts that the attempt has had, by name.
         workers: All workers that the attempt has had, by name.
-        members: The workers of the last membership, by rank.
-        leaving: The hosts that leave, in that order.
+        members: The names of the workers of the last membership, by rank.
+        leaving: The names of the leaving hosts, in the order in which they were told to leave.
     """
 
     def __init__(self, initial: Iterable[str], slots: int, *, restarts: bool = False) -> None:
@@ -108,13 +112,13 @@ class Roster:
         self._working: list[Worker] = []
 
     def add(self, host: ElasticHost) -> None:
-        """Add a host; its name must be new."""
+        """Add a host. The host's name must be new."""
         self.hosts[host.name] = host
         self._present.append(host)
 
     @property
     def present_hosts(self) -> list[ElasticHost]:
-        """Return the hosts that have not ended, in the order of their arrival."""
+        """Return the hosts that have not ended, in the order in which they were added."""
         return [host for host in self._present if host.state is not HostState.GONE]
 
     @property
@@ -134,12 +138,12 @@ class Roster:
 
     @property
     def spare(self) -> ElasticHost | None:
-        """Return a spare host that could join at once, or None."""
+        """Return a spare host that can join at once. Return None if no spare host is ready."""
         return next((host for host in self.present_hosts if host.spare and host.state is HostState.READY), None)
 
     @property
     def alive(self) -> list[Worker]:
-        """Return the workers that have a place or can take one."""
+        """Return the workers that are in the cluster or can join it."""
         hosts, preparing, ended = self.hosts, WorkerState.PREPARING, WorkerState.ENDED
         return [
             worker
@@ -149,24 +153,27 @@ class Roster:
 
     @property
     def preparing(self) -> int:
-        """Return how many workers are importing their modules."""
+        """Return the number of workers that are importing their modules."""
         return sum(worker.state is WorkerState.PREPARING for worker in self._working)
 
     @property
     def there(self) -> list[Worker]:
-        """Return the workers that are alive and whose hosts do not leave."""
+        """Return the workers that are in the cluster or can join it, and whose hosts are not leaving."""
         return [worker for worker in self.alive if self.hosts[worker.host].state is not HostState.LEAVING]
 
     @property
     def missing(self) -> list[ElasticHost]:
-        """Return the hosts of the last membership (or the initial hosts) that have no available worker."""
+        """Return the hosts of the last membership that have no available worker.
+
+        Before the first membership, the initial hosts are considered.
+        """
         hosts = {self.workers[name].host: None for name in self.members} or self._initial
         there = {worker.host for worker in self.there}
         return [self.hosts[name] for name in hosts if name not in there]
 
     @property
     def members_left(self) -> int:
-        """Return how many of the members are alive."""
+        """Return the number of members that are alive."""
         hosts = self.hosts
         members = (self.workers[name] for name in self.members)
         return sum(
@@ -188,7 +195,7 @@ class Roster:
         return host
 
     def new_worker(self, host: ElasticHost, slot: int) -> Worker:
-        """Create another worker for a slot of a host."""
+        """Create a new worker for a slot of a host."""
         number = host.counts.get(slot, 0)
         host.counts[slot] = number + 1
         worker = Worker(worker_name(host.name, slot, number), host.name, slot)
@@ -197,7 +204,11 @@ class Roster:
         return worker
 
     def take_places(self, members: tuple[str, ...]) -> None:
-        """Set a new membership: the names of its workers, by rank."""
+        """Set a new membership.
+
+        Args:
+            members: The names of the workers, by rank.
+        """
         self._present = self.present_hosts
         self._working = [worker for worker in self._working if worker.state is not WorkerState.ENDED]
         for name in self.members:
@@ -207,19 +218,19 @@ class Roster:
             self.workers[name].rank = rank
 
     def trains_without(self, name: str) -> bool:
-        """Return whether a member trains on another host that does not leave."""
+        """Return whether a member trains on a host that is not ``name`` and is not leaving."""
         return any(
             worker.state.has_place and worker.host != name and self.hosts[worker.host].state is not HostState.LEAVING
             for worker in (self.workers[member] for member in self.members)
         )
 
     def with_rank(self, rank: int) -> Worker | None:
-        """Return the worker that has a rank now."""
+        """Return the worker that currently has a rank. Return None if no placed worker has the rank."""
         worker = self.workers[self.members[rank]] if 0 <= rank < len(self.members) else None
         return worker if worker is not None and worker.state is WorkerState.PLACED else None
 
     def rank_of(self, host: str, process: str | None) -> int | None:
-        """Return the current rank of a host's process; None for a process without a rank."""
+        """Return the current rank of a host's process. Return None for a process without a rank."""
         name, _, slot = (process or "").partition(" ")
         if host not in self.hosts or name != "worker" or not slot.isdecimal():
             return None
@@ -227,7 +238,7 @@ class Roster:
         return worker.rank if worker is not None else None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return the hosts as they are displayed: name, state, ranks."""
+        """Return the hosts in the form in which they are displayed: name, state and ranks."""
         ranks: dict[str, list[int]] = {}
         for rank, name in enumerate(self.members):
             ranks.setdefault(self.workers[name].host, []).append(rank)

@@ -17,15 +17,17 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Keeps a host of the job at each place; see :class:`estimators.backends.hosts.membership.MembershipListener`.
+    """Keeps one host of the job at each place. See :class:`estimators.backends.hosts.membership.MembershipListener`.
 
     Args:
-        source: The source of places. If the source does not decide, it only limits the number of hosts.
-        hosts: The job's hosts, by name; the initial hosts get the first places that are named.
+        source: The source of places. If the source does not decide which hosts the job has, it only limits the number
+            of hosts.
+        hosts: The job's hosts, by name. The initial hosts get the first places that are named.
         moves: Carries out the decisions.
-        most: The most hosts that the job may have.
-        slots: The number of workers at a place without a number of its own.
-        readers: In Pipe mode, how many processes of a host read, which limits its workers; else None.
+        most: The largest number of hosts that the job may have.
+        slots: The number of workers at a place for which the source names no number.
+        readers: The number of processes of a host that read in Pipe mode, which limits the number of workers. None in
+            other modes.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class Places:
         self._noticed: set[str] = set()  # places with a preemption notice
         self._unnamed = list(hosts) if source.decides else []  # initial hosts without a place yet
         self._known = not source.decides
-        #: #: The places of a source that does not decide; None for a source that decides or has not answered.
+        #: The places of a source that does not decide the job's hosts. None if the source decides or has not answered.
         self.supply: tuple[str, ...] | None = None
-        #: #: Whether the source has answered, even with no places.
+        #: Whether the source has answered, even with no places.
         self.answered = False
-        #: #: The source's name in messages.
+        #: The source's name in messages.
         self.title = source.title
 
     @property
@@ -64,12 +66,12 @@ class Places:
 
     @property
     def known(self) -> bool:
-        """Return whether the source has ever named a place; always true if the source does not decide."""
+        """Return whether the source has ever named a place. Return True if the source does not decide the places."""
         return self._known
 
     @property
     def names(self) -> list[str]:
-        """Return the places that have a host now."""
+        """Return the places that currently have a host."""
         return list(self._of)
 
     def start(self) -> None:
@@ -85,35 +87,35 @@ class Places:
         return host in self._unnamed
 
     def place_of(self, host: str) -> str | None:
-        """Return the place that is assigned to a host now, or None."""
+        """Return the place that is currently assigned to a host, or None."""
         return next((place for place, of in self._of.items() if of == host), None)
 
     def last_place_of(self, host: str) -> str | None:
-        """Return the place that is, or was last, assigned to a host; None if it never had one."""
+        """Return the current or last place of a host. Return None if the host has never had a place."""
         return {of: place for place, of in {**self._before, **self._of}.items()}.get(host)
 
     def may_replace(self, host: str) -> bool:
-        """Return whether a lost host may be replaced, as far as its place is concerned."""
+        """Return whether the rules for places allow the replacement of a lost host."""
         place = self.place_of(host)
         return not self.decide or (place is not None and place not in self._noticed)
 
     def replaced(self, lost: str, by: str) -> None:
-        """Assign the place of a lost host to its replacement."""
+        """Assign the place of a lost host to the lost host's replacement."""
         self._of.update({place: by for place, of in self._of.items() if of == lost})
         self._unnamed = [by if name == lost else name for name in self._unnamed]
 
     def begun(self) -> None:
-        """Remove the initial hosts without a place, because the training has begun without them."""
+        """Remove the initial hosts that have no place, because the training has begun without them."""
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
             self._moves.say(f"{self.title} lists {len(self._of)} of the {first} initial hosts, so {name} leaves")
             self._moves.leave(self._hosts[name])
 
-    # # --- calls of the source ---
+    # --- calls of the source ---
 
     def places(self, found: membership.Places) -> None:
-        """Apply the named places; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Apply the named places. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed &= set(found)
         if self.decide:
             self._settle({place: self._default if slots is None else slots for place, slots in found.items()})
@@ -124,22 +126,22 @@ class Places:
         self._moves.places_known()
 
     def leaving(self, name: str, seconds: float) -> None:
-        """Forward the notice of a place; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Forward a preemption notice. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._noticed.add(name)
         host = self._hosts.get(self._of.get(name, name))
         if host is not None and host.state in (HostState.STARTING, HostState.READY):
             self._moves.notice(host.name, seconds)
 
     def problem(self, text: str) -> None:
-        """Log a problem of the source; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Log a problem of the source. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.say(f"{self.title}: {text}")
 
     def hopeless(self, text: str) -> None:
-        """Report that no place will be named; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Report that no place will be named. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
         self._moves.no_places(text)
 
     def _settle(self, found: Mapping[str, int]) -> None:
-        """Remove hosts whose places are gone, and get a host for each new place."""
+        """Remove the hosts whose places are gone, and assign or start a host for each new place."""
         for place in [place for place in self._of if place not in found]:
             host = self._hosts[self._of[place]]
             self._before[place] = self._of.pop(place)

@@ -1,4 +1,4 @@
-"""The rules of an elastic membership. Pure: time is an argument, nothing is started."""
+"""Define the rules of an elastic membership. Pure: time is an argument, and no process is started."""
 
 from __future__ import annotations
 
@@ -8,32 +8,32 @@ from typing import Protocol
 
 from estimators.job.failure_policy import pause_s
 
-#: #: The names of a worker and of its host.
+#: The names of a worker and of its host.
 Placed = tuple[str, str]
 
 
 class ExclusionPolicy(Protocol):
-    """Decides for how long a host is excluded after one of its workers failed."""
+    """Decides how long a host is excluded after the failure of one of its workers."""
 
     def failed(self, host: str, now: float) -> float:
-        """Return until when a host is excluded after one of its workers failed.
+        """Return the time until which a host is excluded after the failure of one of its workers.
 
         Args:
-            host: The host.
-            now: Seconds on a clock that does not go back.
+            host: The name of the host.
+            now: The current time, in seconds on a monotonic clock.
 
         Returns:
-            The time until which no new worker starts on the host, on the same clock.
+            The time until which no new worker starts on the host, on the same clock as ``now``.
         """
 
 
 @dataclasses.dataclass
 class GrowingCooldown:
-    """Excludes a host for ``shortest`` seconds, doubled with each further failure, up to ``longest``.
+    """Excludes a host for ``shortest`` seconds. Each additional failure doubles the time, up to ``longest``.
 
-    Horovod's own rule excludes a host for ever or, with a range, at first for twice the shortest time
-    (``runner/elastic/discovery.py`` counts before it shifts). A failure more than ``forget_after`` seconds after the
-    previous one counts as the first again.
+    Horovod's rule excludes a host for ever. If a range is configured, Horovod first excludes the host for twice the
+    shortest time (``runner/elastic/discovery.py`` counts before it shifts). In this class, a failure counts as the
+    first failure again if the previous failure was more than ``forget_after`` seconds before.
 
     Attributes:
         shortest: The first exclusion, in seconds.
@@ -47,7 +47,7 @@ class GrowingCooldown:
     _failures: dict[str, tuple[int, float]] = dataclasses.field(default_factory=dict)
 
     def failed(self, host: str, now: float) -> float:
-        """Return until when a host is excluded after a failure; see :class:`ExclusionPolicy`."""
+        """Return the time until which a host is excluded after a failure. See :class:`ExclusionPolicy`."""
         count, last = self._failures.get(host, (0, now))
         count = 1 if now - last > self.forget_after else count + 1
         self._failures[host] = (count, now)
@@ -56,14 +56,14 @@ class GrowingCooldown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The sizes of a membership, and how much it may change at once.
+    """The allowed sizes of a membership and the limits for one change.
 
     Attributes:
-        first: Workers that the training begins with.
-        least: Workers below which the training waits for others.
-        most: Workers above which the membership does not grow.
-        max_join: Hosts that may join at once; None for any number.
-        max_leave: Hosts that may leave at once; None for any number.
+        first: The number of workers that the training begins with.
+        least: The least number of workers. With fewer workers, the training waits.
+        most: The largest number of workers.
+        max_join: The largest number of hosts that may join at once. None for no limit.
+        max_leave: The largest number of hosts that may leave at once. None for no limit.
         grow_every: The least time between two growths, in seconds.
     """
 
@@ -77,11 +77,11 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Offer:
-    """Which workers should be in the cluster next.
+    """The workers that the cluster should have next.
 
     Attributes:
-        workers: Their names, oldest first.
-        again_at: When to decide again, because a limit delays a change until then; None: no set time.
+        workers: The names of the workers, oldest first.
+        again_at: The time for the next decision, if a limit delays a change. None if no change is delayed.
     """
 
     workers: tuple[str, ...]
@@ -97,15 +97,16 @@ def next_offer(
     now: float,
     grown_at: float | None,
 ) -> Offer:
-    """Decide which workers should be in the cluster next.
+    """Decide which workers the cluster should have next.
 
     Args:
         current: The workers that are in the cluster and alive, oldest first.
-        ready: Every worker that is alive and can join, with its host, oldest first; includes the current ones.
-        leaving: Hosts that have been told to leave, in the order of those requests.
-        limits: How much may change at once.
-        now: Seconds on a clock that does not go back.
-        grown_at: When the cluster last grew, on the same clock; None: never.
+        ready: Every worker that is alive and can join, with the worker's host, oldest first. The workers in ``current``
+            are included.
+        leaving: The hosts that have been told to leave, in the order in which they were told.
+        limits: The limits for one change.
+        now: The current time, in seconds on a monotonic clock.
+        grown_at: When the cluster last grew, on the same clock as ``now``. None if the cluster has never grown.
     """
     hosts = dict(ready)
     leaving = list(leaving)

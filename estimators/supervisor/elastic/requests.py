@@ -1,6 +1,6 @@
-"""The requests of clients to an elastic job's supervisor.
+"""Answer the requests of clients to an elastic job's supervisor.
 
-They are ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt`` and ``kill_rank``.
+The requests are ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt`` and ``kill_rank``.
 """
 
 from __future__ import annotations
@@ -15,11 +15,14 @@ OPERATIONS = ("hosts", "add_hosts", "remove_host", "interrupt", "kill_rank")
 
 
 def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a client's request, or return the error.
+    """Carry out a client's request.
 
     Args:
-        controller: The job's membership.
+        controller: The job's membership controller.
         message: ``{"op": …}`` with ``count``, ``host``, ``notice_s``, ``rank`` or ``signal``.
+
+    Returns:
+        The answer. The answer contains ``error`` if the request cannot be carried out.
     """
     operation = message["op"]
     if operation == "hosts":

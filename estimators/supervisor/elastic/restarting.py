@@ -1,13 +1,23 @@
-"""Assigns ranks for torch_distributed, where all workers restart when one is lost or another one joins.
+"""Assign ranks for torch_distributed, where all workers restart when a worker is lost or joins.
 
-The driver replaces Horovod's (:mod:`.driver`) and sends the same messages: ``start`` (a worker, its environment),
-``end`` (a worker that has no place any more), ``membership`` (the workers in rank order), ``waiting``, ``enough``,
-``too_few`` and ``finished``. It also sends ``restart`` (a worker must exit and wait for another place). It receives
-``workers`` (the wanted workers, oldest first), ``ready`` (a worker has exited and waits), ``done`` (a worker's script
-has completed), ``failed`` (a worker's script has failed by itself) and ``ended`` (a worker is gone).
+The driver in this module replaces Horovod's (:mod:`.driver`). Both drivers send these messages:
 
-A membership begins when every worker of the previous one has ended and all hosts have the newest checkpoints. Thus no
-worker can connect to a process of an earlier membership.
+* ``start``: a worker gets a rank and an environment.
+* ``end``: a worker has no rank any more and must exit.
+* ``membership``: the workers in rank order.
+* ``waiting``, ``enough``, ``too_few`` and ``finished``: the state of the cluster.
+
+The driver in this module also sends ``restart``: a worker must exit and wait for a new rank. The driver in this module
+receives these messages:
+
+* ``workers``: the wanted workers, oldest first.
+* ``ready``: a worker has exited and waits.
+* ``done``: a worker's script is complete.
+* ``failed``: a worker's script has failed by itself.
+* ``ended``: a worker is gone.
+
+A membership begins when every worker of the previous membership has ended and all hosts have the newest checkpoints.
+Thus no worker can connect to a process of an earlier membership.
 """
 
 from __future__ import annotations
@@ -29,22 +39,23 @@ from estimators.supervisor.elastic.policy import Limits
 if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
 
-#: #: How long workers may take to save and exit when the others do so as well, in seconds: the same as torchrun's.
+#: How long workers may take to save and exit before a planned change, in seconds. torchrun uses the same time.
 PLANNED_GRACE_S = 30.0
-#: #: How long workers may take to exit when a member was lost, in seconds: their step has failed anyway.
+#: How long workers may take to exit after a member was lost, in seconds. The time is short because their step has
+#: failed anyway.
 _LOSS_GRACE_S = 0.5
 
 
 class RestartPhase(enum.Enum):
-    """Phase of a membership."""
+    """The phase of a membership."""
 
-    #: #: Too few workers are available.
+    #: Too few workers are available.
     WAITING = "waiting"
-    #: #: The workers of the last membership exit.
+    #: The workers of the last membership exit.
     ENDING = "ending"
-    #: #: They have exited; every host gets the newest checkpoints.
+    #: The workers have exited, and every host gets the newest checkpoints.
     SHARING = "sharing"
-    #: #: The workers train.
+    #: The workers train.
     RUNNING = "running"
     #: Nothing is decided any more.
     CLOSED = "closed"
@@ -102,7 +113,7 @@ class RestartingDriver:
 
     @property
     def generation(self) -> int:
-        """Return the number of the last membership, from 0; -1 before the first."""
+        """Return the number of the last membership, counted from 0. Return -1 before the first membership."""
         return self._generation
 
     def send(self, message: Message) -> None:
@@ -123,12 +134,12 @@ class RestartingDriver:
                 self._ended(worker)
 
     def close(self) -> None:
-        """Stop deciding and sending."""
+        """Stop making decisions and sending messages."""
         self._phase = RestartPhase.CLOSED
         if self._waits is not None:
             self._waits.cancel()
 
-    # # --- messages from the controller ---
+    # --- messages from the controller ---
 
     def _changed(self) -> None:
         if self._phase is RestartPhase.WAITING:
@@ -179,7 +190,11 @@ class RestartingDriver:
     # --- from one membership to the next ---
 
     def _end(self, grace: float) -> None:
-        """Make the members exit; the wanted ones then wait for their next place."""
+        """Make the members exit. The members that are still wanted then wait for their next rank.
+
+        Args:
+            grace: How long the members may take to exit, in seconds.
+        """
         self._phase = RestartPhase.ENDING
         self._grace = grace
         self._done.clear()
@@ -203,13 +218,13 @@ class RestartingDriver:
         self._loop.start(self._place_with_newest())
 
     async def _place_with_newest(self) -> None:
-        """Begin the next membership once all hosts have the newest checkpoints."""
+        """Copy the newest checkpoints to all hosts, then begin the next membership."""
         await self._backend.share_checkpoints()
         if self._phase is RestartPhase.SHARING:
             self._place()
 
     def _place(self) -> None:
-        """Begin the next membership if enough workers are wanted."""
+        """Begin the next membership if enough workers are available."""
         if self._has_failed and not self._has_lost:
             self._failures += 1
             if self._failures > self._strategy.max_restarts:
@@ -241,7 +256,7 @@ class RestartingDriver:
             self._waits = self._loop.call_later(self._strategy.elastic_timeout, lambda: self._tell("too_few"))
 
     def _begin(self) -> tuple[str, ...]:
-        """Send each worker its environment, and return the workers by rank."""
+        """Send each worker its environment. Return the names of the workers, by rank."""
         by_host: dict[str, list[str]] = {}
         for worker in self._wanted:
             by_host.setdefault(split_worker(worker)[0], []).append(worker)

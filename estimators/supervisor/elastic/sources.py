@@ -1,4 +1,4 @@
-"""Selects the source of an elastic job's hosts."""
+"""Select the source that names the places of an elastic job's hosts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from estimators.records.record import DISCOVERED
 
 
 def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
-    """Return the source of a job's places: the user's discovery, or else the backend's.
+    """Return the source of a job's places. The user's discovery takes precedence over the backend's source.
 
     Returns:
-        None if no source limits or names the hosts.
+        The source. None if no source limits or names the hosts.
     """
     if strategy.discovery is None:
         return backend.membership()

@@ -1,4 +1,4 @@
-"""Texts about an elastic training that waits for workers. Pure."""
+"""Build the texts about an elastic training that waits for workers. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.supervisor.elastic.policy import Limits
 
 
 class Wording:
-    """Builds the texts that name the missing workers and the time limit.
+    """Builds texts about waiting for workers. The texts name the missing workers and the time limit.
 
     Args:
         strategy: The job's strategy.
@@ -25,18 +25,18 @@ class Wording:
         self._strategy = strategy
         self._roster = roster
         self._first_hosts = len(roster.hosts)
-        #: #: The places that a source has named; None without a source.
+        #: The places that a source has named. None without a source.
         self.places: Places | None = None
 
     def late(self, start_timeout: float) -> str | None:
-        """Return a text that names the hosts that have not come up in time; None if all have."""
+        """Return a text that names the hosts that have not started in time. Return None if all hosts have started."""
         if self.places is not None and not self.places.known:
             return f"{self.places.title} has listed no host within {start_timeout:g} s. The training waits for hosts."
         late = [host.name for host in self._roster.present_hosts if host.state is HostState.STARTING and not host.up]
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
-        """Return the text for a training that has too few workers left and waits for others."""
+        """Return the text for a training that has too few workers left and waits for more workers."""
         needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
             f"the training needs at least {needed}, but has only {there}. It waits for more workers, up to "
@@ -44,7 +44,7 @@ class Wording:
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
-        """Return the text for first workers that are neither ready nor starting."""
+        """Return the text for a training that does not have enough workers to begin."""
         text = (
             f"the training needs {limits.first} workers to begin ({self._first_is}), but has only {there}. It waits "
             f"for the other workers, up to {self._strategy.elastic_timeout:g} s."
@@ -55,14 +55,16 @@ class Wording:
         return f"{text} {title[0].upper()}{title[1:]} lists {', '.join(self.places.names) or 'no host'}."
 
     def another_attempt(self, awaited: list[str]) -> str:
-        """Return the text for an attempt that ends, to be repeated when hosts are back."""
+        """Return the text for an attempt that ends because of missing workers. Another attempt follows when the awaited
+        hosts have returned.
+        """
         return (
             f"there were too few workers for {self._strategy.elastic_timeout:g} s (elastic_timeout). Another attempt "
             f"begins when {', '.join(awaited)} {'is' if len(awaited) == 1 else 'are'} back."
         )
 
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:
-        """Return the failure of a job whose workers have not come within ``elastic_timeout``."""
+        """Return the failure of a job whose workers have not joined within ``elastic_timeout``."""
         strategy = self._strategy
         coming = self._roster.preparing
         least_is = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
@@ -78,13 +80,17 @@ class Wording:
 
     @property
     def _first_is(self) -> str:
-        """Return the setting that determines the number of the first workers."""
+        """Return the name and value of the setting that determines the number of the first workers."""
         if self._strategy.workers:
             return f"workers={self._strategy.workers}"
         return f"instance_count={self._first_hosts}"
 
     def _missing(self, text: str) -> str:
-        """Return a text with the hosts whose workers are missing; "" if none are."""
+        """Insert the hosts whose workers are missing into a text. Return "" if no workers are missing.
+
+        Args:
+            text: The text, with ``{}`` for the hosts.
+        """
         names = [f"{host.name}{self._place_of(host.name)}" for host in self._roster.missing]
         return text.format(", ".join(names)) if names else ""
 

@@ -1,4 +1,4 @@
-"""The workers of an elastic job: prepared, placed, ended, and started again after a cooldown."""
+"""Prepare, place and terminate the workers of an elastic job, and start workers again after a cooldown."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
     from estimators.supervisor.elastic.hosts import HostControl
 
-#: #: How long the others may take to form a cluster after a member was lost, in seconds, before the driver is told of
-#: further changes.
+#: How long the other members may take to form a cluster after the loss of a member, in seconds. Meanwhile no other
+#: change is sent to the driver.
 _SETTLE_S = 2.0
-#: #: How many workers may end before any worker had a place; then the job fails.
+#: The job fails after this number of workers has ended before any worker was in the cluster.
 _HOPELESS = 3
 
 
@@ -52,7 +52,7 @@ class WorkerControl:
         self.injected: list[Any] = []
 
     def prepare(self, host: ElasticHost, slot: int) -> None:
-        """Prepare another worker in a slot of a host."""
+        """Prepare a new worker in a slot of a host."""
         controller = self._controller
         if controller.over or host.state is not HostState.READY:
             return
@@ -63,7 +63,9 @@ class WorkerControl:
             self.take_ready(worker)
 
     def take_ready(self, worker: Worker) -> None:
-        """Handle a worker that can take a place; copy checkpoints first if its host has no placed worker."""
+        """Handle that a worker can get a rank. If no worker of its host is in the cluster, copy checkpoints to the host
+        first.
+        """
         controller = self._controller
         if worker.state is WorkerState.RESTARTING:
             self._controller.tell_driver({"op": "ready", "worker": worker.name})
@@ -86,7 +88,7 @@ class WorkerControl:
             self._controller.offer()
 
     def place(self, worker: Worker, environment: dict[str, str]) -> None:
-        """Place a worker with the environment from the driver."""
+        """Start a worker's script with the environment from the driver."""
         if worker.state in (WorkerState.READY, WorkerState.RESTARTING):
             worker.state = WorkerState.PLACED
             late = {variables.ELASTIC_LATE: "1"} if self.trains and not self._roster.restarts else {}
@@ -95,14 +97,19 @@ class WorkerControl:
             self._controller.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
 
     def restart(self, worker: Worker, grace: float) -> None:
-        """Restart a member: it exits within a grace, in seconds, and waits for another place."""
+        """Restart a member. The member exits within ``grace`` seconds and waits for a new rank."""
         if worker.state.has_place:
             worker.state = WorkerState.RESTARTING
             worker.ended_with = None
             self._controller.instruct(worker.host, "restart", worker=worker.name, grace=grace)
 
     def end(self, worker: Worker, grace: float | None = None) -> None:
-        """Terminate a worker that has no place any more, within a grace in seconds; None for the host's own grace."""
+        """Terminate a worker that has no place in the cluster any more.
+
+        Args:
+            worker: The worker.
+            grace: How long the worker may take to exit, in seconds. None for the host's default.
+        """
         if worker.state is WorkerState.ENDED:
             return
         worker.leaves = True
@@ -117,9 +124,9 @@ class WorkerControl:
 
         Args:
             worker: The worker.
-            code: Its exit code; 128 + the number of the signal that killed it.
-            failure: The failure, if known.
-            of_host: Whether the worker ended with its host.
+            code: The worker's exit code. The code is 128 + the number of the signal if a signal killed the worker.
+            failure: The worker's failure, or None if the failure is unknown.
+            of_host: Whether the worker ended because its host ended.
         """
         if worker.state is WorkerState.ENDED:
             return
@@ -143,7 +150,11 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Exclude the host for a while, then start another worker there; return whether the training goes on."""
+        """Exclude a lost worker's host for a while, and start another worker on the host afterwards.
+
+        Returns:
+            Whether the training continues.
+        """
         controller, code = self._controller, worker.ended_with
         seconds = self.exclude(host)
         if failure is not None:
@@ -169,7 +180,7 @@ class WorkerControl:
         return True
 
     def exclude(self, host: ElasticHost) -> float:
-        """Exclude a host after a failure, and return for how many seconds."""
+        """Exclude a host after a failure. Return the length of the exclusion in seconds."""
         controller = self._controller
         now = controller.clock()
         place = controller.places.place_of(host.name) if controller.places is not None else None
@@ -177,7 +188,7 @@ class WorkerControl:
         return host.excluded_until - now
 
     def again(self, host: ElasticHost, slot: int) -> None:
-        """Start another worker in a slot when its host is not excluded any more."""
+        """Start another worker in a slot as soon as the slot's host is not excluded any more."""
 
         def prepare() -> None:
             if host.workers[slot].state is WorkerState.ENDED:
@@ -187,7 +198,10 @@ class WorkerControl:
             self._controller.later(max(0.05, host.excluded_until - self._controller.clock()), prepare)
 
     def _settle(self) -> None:
-        """Wait for a while after the loss of a member, because the others form a cluster again by themselves."""
+        """Delay decisions for ``_SETTLE_S`` seconds after the loss of a member.
+
+        During this time, the other members form a cluster again by themselves.
+        """
         controller = self._controller
         if controller.over:
             return
@@ -202,7 +216,7 @@ class WorkerControl:
         self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
-        """Stop a training that waits for workers when no worker is left that has its state."""
+        """End a training that waits for workers if no member with the training's state is left."""
         controller = self._controller
 
         def end() -> None:
@@ -213,7 +227,7 @@ class WorkerControl:
             controller.later(0.0, end)  # not before what has just ended is told
 
     def signal(self, rank: int, number: int) -> None:
-        """Send a signal to the worker that has a rank now.
+        """Send a signal to the worker that currently has a rank.
 
         Raises:
             ValueError: no worker has the rank.
