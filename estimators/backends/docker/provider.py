@@ -167,11 +167,18 @@ class DockerProvider(HostProvider):
         plans = kept.plan_pool(spec, self.job.options, jobs=jobs, checkpoints=checkpoints, gpus=gpu_count())
         isolated = bool(spec.network_isolation)
         key = kept.key_of(plans, image.id, isolated=isolated)
-        found = await self._call(lambda: kept.claim(home, key, spec.hosts, job))
+        claiming = asyncio.ensure_future(self._call(lambda: kept.claim(home, key, spec.hosts)))
+        try:
+            found = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self.loop.start(kept.release(claiming))
+            raise
         pool, self._pool_lock = found or kept.new(home, key, job)
         self._have_removed(kept.POOL_LABEL, pool.path)
         if found is None:
             await self._call(lambda: pool.make(plans, self._engine, isolated=isolated))
+        else:
+            pool.note(job)  # from now on the last job's remover leaves the pool to this job's remover
         self._pool = pool
 
     def _let_go(self) -> None:

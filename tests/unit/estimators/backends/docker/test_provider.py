@@ -17,6 +17,7 @@ import pytest
 from container.contract import variables
 from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
+from container.system import sockets
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
@@ -105,11 +106,13 @@ class Remover:
     """Takes note of what it is told."""
 
     told: list[str]
+    notes: list[str]  # the job that the pool's note named when each remover was started
 
     def __init__(
         self, loop: AsyncioLoop, protected: set[int], module: str, value: str, duty: Mapping[str, Any]
     ) -> None:
         self.told.append(f"start {duty['label']}")
+        self.notes.append(kept.ContainerPool(Path(value)).noted()[0])
 
     def finish(self) -> None:
         self.told.append("finish")
@@ -125,6 +128,7 @@ class Job:
         engine: Engine,
         hosts: int,
         *,
+        name: str = "job-1",
         keep: int | None = None,
         strategy: Distribution = MPI(),  # noqa: B008 - a value
         instance_type: str = "local",
@@ -135,14 +139,14 @@ class Job:
         self.said: dict[str, bytes] = {}
         resources = Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep)
         spec = TrainingJobSpec(
-            name="job-1",
+            name=name,
             algorithm=Algorithm(image="image:1"),
             hyperparameters=strategy.to_hyperparameters(),
             output=OutputConfig(path=str(folder / "output")),
             resources=resources,
         )
 
-        self.record = JobRecord.create("job-1", folder)
+        self.record = JobRecord.create(name, folder)
         self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), self)
 
     def put_nowait(self, event: BackendEvent) -> None:
@@ -191,6 +195,7 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     """Makes a job in containers."""
     monkeypatch.setattr(provider, "Remover", Remover)
     monkeypatch.setattr(Remover, "told", [], raising=False)
+    monkeypatch.setattr(Remover, "notes", [], raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
@@ -389,6 +394,22 @@ class TestKept:
         assert job.remover == ["start fleetfit.pool", "finish"]
         assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
         assert not list(pool.path.glob("secrets/*/*"))
+
+    def test_the_next_jobs_remover_is_there_before_the_last_jobs_remover_leaves(self, new_job: NewJob) -> None:
+        first = new_job(1, keep=60)
+        self.start(first)
+        pool = first.provider._pool
+        assert pool is not None
+        self.end(first, exit_code=0)
+        first.cluster.cleanup()
+        self.environments.clear()
+        second = new_job(1, keep=60, name="job-2")
+        second.engine.plans, second.engine.ends = first.engine.plans, first.engine.ends  # the same containers
+        with sockets.listen(pool.socket("algo-1")):
+            self.start(second)
+        assert second.provider._pool == pool and not second.engine.did
+        assert Remover.notes == [str(first.record.path)] * 2
+        assert pool.noted()[0] == str(second.record.path)
 
     def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
         job = new_job(1, keep=60)
