@@ -51,6 +51,12 @@ class RunningContainer:
     stream: socket.socket
     control: BlockingConnection | None = None
 
+    def close(self) -> None:
+        """Close the connections."""
+        self.stream.close()
+        if self.control is not None:
+            self.control.close()
+
 
 class ContainerHost(LocalHost):
     """A host that is a container.

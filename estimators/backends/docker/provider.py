@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from container import launchers
 from container.contract import variables
@@ -235,8 +236,7 @@ class DockerProvider(HostProvider):
         self._used.add(host)
         if pool is not None:
             environment |= {variables.TREE: str(record.tree(host).base), variables.LIFELINE_FD: "0"}
-            stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
-            return RunningContainer(pool.container(host), stream, control)
+            return await self._until_started(self._start_kept(pool, host, environment))
         plan = containers.plan_container(
             spec,
             self.job.options,
@@ -250,15 +250,22 @@ class DockerProvider(HostProvider):
             toolkit=self.toolkit,
             gpus=gpu_count(),
         )
-        return await self._start(plan)
-
-    async def _start(self, plan: containers.ContainerPlan) -> RunningContainer:
-        """Create a container, attach to it, and start it."""
-        engine, call, spec = self._engine, self._call, self.cluster.spec
-        made = await call(lambda: engine.create(plan))
+        made = await self._call(lambda: self._engine.create(plan))
         if (ssh_files := self._ssh_files) is not None:
-            await call(lambda: engine.put(made, ssh_files))
-        stream = await call(lambda: engine.attach(made, plan))
+            await self._call(lambda: self._engine.put(made, ssh_files))
+        stream = await self._call(lambda: self._engine.attach(made, plan))
+        return await self._until_started(self._start(made, stream, plan))
+
+    async def _start_kept(
+        self, pool: kept.ContainerPool, host: str, environment: Mapping[str, str]
+    ) -> RunningContainer:
+        """Start the toolkit in a kept container."""
+        stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
+        return RunningContainer(pool.container(host), stream, control)
+
+    async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
+        """Start a container that exists, and tell the other containers its name."""
+        engine, call, spec = self._engine, self._call, self.cluster.spec
         try:
             await call(lambda: engine.start(made, plan))
             if containers.keeps_names(spec, toolkit=self.toolkit):
@@ -269,6 +276,23 @@ class DockerProvider(HostProvider):
             stream.close()
             raise
         return RunningContainer(made, stream)
+
+    async def _until_started(self, start: Coroutine[Any, Any, RunningContainer]) -> RunningContainer:
+        """Wait until a container has started. If the caller is cancelled meanwhile, kill the container after its start,
+        because the engine cannot cancel the start.
+        """
+        starting = asyncio.ensure_future(start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.loop.start(self._kill_started(starting)))
+            raise
+
+    async def _kill_started(self, starting: Awaitable[RunningContainer]) -> None:
+        with contextlib.suppress(FleetfitError, OSError):  # a container that did not start needs no end
+            running = await starting
+            running.close()
+            await self._call(lambda: self._engine.kill(running.container, "SIGKILL"))
 
     def write_names(self, host: str) -> None:
         """Write a host's file with the names of the hosts.

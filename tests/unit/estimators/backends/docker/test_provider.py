@@ -265,6 +265,21 @@ class TestStart:
         assert job.end_of("algo-1").failure is None, "it was told to"
         assert "start algo-1" not in job.engine.did
 
+    @pytest.mark.parametrize("how", ["end_now", "kill_host"])
+    def test_a_container_that_is_killed_while_the_engine_starts_it_is_killed_before_its_end_is_told(
+        self, new_job: NewJob, how: str
+    ) -> None:
+        job = new_job(1)
+        job.engine.holds = "start"
+        job.cluster.start(0)
+        job.until(lambda: "start algo-1" in job.engine.did)
+        job.cluster.end_now() if how == "end_now" else job.cluster.kill_host("algo-1")
+        job.loop.run(asyncio.sleep(0))
+        assert not job.ends
+        job.engine.gate.put(None)
+        job.end_of("algo-1")
+        assert job.engine.did[-1] == "kill algo-1 SIGKILL"
+
     def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, new_job: NewJob) -> None:
         job = new_job(1)
         job.engine.holds = "network"
