@@ -146,7 +146,7 @@ class ContainerProcess:
             return ProcessEnd(exit_code=255)
         try:
             running = starting.result()
-        except Exception as error:  # noqa: BLE001 - whatever the engine answers
+        except (FleetfitError, OSError) as error:
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
         ended = await self._follow(running)
         self._running = None
@@ -174,7 +174,7 @@ class ContainerProcess:
                 return ContainerEnd(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
-        except (FleetfitError, OSError, ValueError) as error:  # ValueError: the answer was cut off
+        except (FleetfitError, OSError) as error:
             ended = ContainerEnd(
                 exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}"
             )

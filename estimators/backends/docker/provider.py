@@ -8,7 +8,7 @@ import dataclasses
 import os
 import socket
 import time
-from collections.abc import Awaitable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -18,14 +18,13 @@ from container.contract.environment import Machine
 from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.system import folders
-from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.removing import remove_tree
 from container.system.running import Runner
 from estimators.backends import local, trees
 from estimators.backends.config import toolkit_environment
 from estimators.backends.docker import checking, containers, job_secrets, kept, naming, ownership, reaper
-from estimators.backends.docker.engine import ContainerEnd, Engine
+from estimators.backends.docker.engine import ContainerEnd, Engine, T, call
 from estimators.backends.docker.host import ContainerHost, RunningContainer
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.options import ContainerOptions
@@ -68,7 +67,6 @@ class DockerProvider(HostProvider):
         self._runtime = folders.make()
         self._remover: Remover | None = None
         self._engine = Engine()
-        self._call = Background.of(job.loop).call
         self._image: ImageFacts | None = None
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
@@ -97,6 +95,10 @@ class DockerProvider(HostProvider):
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Make a blocking call to the container engine, and return the call's result."""
+        return await call(self.loop, work)
 
     # --- network and pools ---
 
@@ -265,12 +267,12 @@ class DockerProvider(HostProvider):
 
     async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
         """Start a container that exists, and tell the other containers its name."""
-        engine, call, spec = self._engine, self._call, self.cluster.spec
+        engine, spec = self._engine, self.cluster.spec
         try:
-            await call(lambda: engine.start(made, plan))
+            await self._call(lambda: engine.start(made, plan))
             if containers.keeps_names(spec, toolkit=self.toolkit):
                 with contextlib.suppress(EngineError, OSError):  # the engine resolves the name while the container runs
-                    if address := await call(lambda: engine.address_in(plan.network, made)):
+                    if address := await self._call(lambda: engine.address_in(plan.network, made)):
                         naming.add([self._runtime / host for host in spec.hosts], plan.host, address)
         except BaseException:
             stream.close()
@@ -292,7 +294,7 @@ class DockerProvider(HostProvider):
         with contextlib.suppress(FleetfitError, OSError):  # a container that did not start needs no end
             running = await starting
             running.close()
-            await self._call(lambda: self._engine.kill(running.container, "SIGKILL"))
+            await self._kill(running.container, "SIGKILL")
 
     def write_names(self, host: str) -> None:
         """Write a host's file with the names of the hosts.
@@ -342,7 +344,11 @@ class DockerProvider(HostProvider):
             running: The container.
             name: The name of the signal, such as ``SIGTERM``.
         """
-        self.loop.start(self._call(lambda: self._engine.kill(running.container, name)))
+        self.loop.start(self._kill(running.container, name))
+
+    async def _kill(self, container: str, name: str) -> None:
+        with contextlib.suppress(EngineError):  # the container's end is waited for in any case
+            await self._call(lambda: self._engine.kill(container, name))
 
     def ended(self, host: str, *, clean: bool) -> None:
         """Record that a host's container, or its toolkit in a kept one, has ended.

@@ -15,10 +15,9 @@ import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from container.system.background import Background
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.base import Backend
-from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.engine import Engine, call
 from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import HostProcess
@@ -56,7 +55,7 @@ class Relays:
         if urls and (self._end is None or self._end.done()):
             self._there = {}
             try:
-                bridge = await Background.of(self._backend.loop).call(lambda: engine.gateway(_DEFAULT_BRIDGE))
+                bridge = await call(self._backend.loop, lambda: engine.gateway(_DEFAULT_BRIDGE))
                 self._start(urls, bridge)
             except (EngineError, OSError) as error:  # Podman has no default bridge; a rootless engine's is not here
                 self._backend.warn(

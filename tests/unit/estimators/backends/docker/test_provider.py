@@ -43,7 +43,7 @@ class Engine:
     def __init__(self, *, toolkit: bool) -> None:
         self.toolkit = toolkit
         self.did: list[str] = []
-        self.fails: dict[str, str] = {}
+        self.fails: dict[str, Exception] = {}
         self.plans: dict[str, ContainerPlan] = {}
         self.theirs: dict[str, socket.socket] = {}  # host -> the container's end of its connection
         self.ends: dict[str, queue.SimpleQueue[ContainerEnd]] = {}
@@ -55,7 +55,7 @@ class Engine:
         if operation == self.holds:
             self.gate.get()
         if operation in self.fails:
-            raise EngineError(self.fails[operation])
+            raise self.fails[operation]
 
     def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         self._do("network", name)
@@ -245,7 +245,7 @@ class TestStart:
 
     def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
         job = new_job(1)
-        job.engine.fails["network"] = "no address range left"
+        job.engine.fails["network"] = EngineError("no address range left")
         job.cluster.start(0)
         end = job.end_of("algo-1")
         assert end.failure is not None and end.failure.message == "no address range left" and end.exit_code == 255
@@ -254,6 +254,17 @@ class TestStart:
         assert job.engine.did.count("network fleetfit-job-1") == 2
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
         assert job.remover == ["start fleetfit.record"]
+
+    @pytest.mark.parametrize(("hosts", "strategy"), [(1, MPI()), (2, ElasticHorovod(max_hosts=3))])
+    def test_an_engine_whose_answer_cannot_be_understood_is_the_reason(
+        self, new_job: NewJob, hosts: int, strategy: Distribution
+    ) -> None:
+        job = new_job(hosts, strategy=strategy)
+        job.engine.fails["network"] = KeyError("Id")
+        job.cluster.start(0)
+        job.until(lambda: job.failures or job.ends)
+        said = [*job.failures, *(end.failure.message for end in job.ends if end.failure is not None)]
+        assert "the container engine's answer cannot be understood: KeyError('Id')." in said
 
     def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
         job = new_job(1)
