@@ -18,8 +18,8 @@ from collections.abc import Mapping, Sequence
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.base import Backend
 from estimators.backends.docker.engine import Engine, call
+from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.here import LocalHost
-from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import HostProcess
 from estimators.backends.images.errors import EngineError
 
