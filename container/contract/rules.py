@@ -354,9 +354,8 @@ def whole(least: int, most: int | None = None) -> Rule:
 
 
 def seconds(least: float = 0, most: float = _WEEK) -> Rule:
-    """Return the rule for a number of seconds, which is returned as a float."""
-    accept = number(least, most, "a number of seconds")
-    return lambda where, value: float(accept(where, value))
+    """Return the rule for a number of seconds. The number stays as it is, because messages show it to the user."""
+    return number(least, most, "a number of seconds")
 
 
 def money(where: str, value: Any) -> float:
