@@ -111,7 +111,10 @@ def _send(target: str, line: bytes) -> None:
 
 
 def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
-    """Return the event line, which has at most :data:`_LINE_LIMIT` bytes. The beginning of a long traceback is omitted."""
+    """Return the event line, which has at most :data:`_LINE_LIMIT` bytes.
+
+    The beginning of a long traceback is omitted.
+    """
     import json
     import traceback
 

@@ -19,7 +19,10 @@ _PORTS = 4
 
 
 def ports_per_host(strategy: ElasticTorchDistributed) -> int:
-    """Return the number of ports that a host needs. The ports are used for PyTorch's store if rank 0 runs on the host."""
+    """Return the number of ports that a host needs.
+
+    The ports are used for PyTorch's store if rank 0 runs on the host.
+    """
     return _PORTS
 
 

@@ -57,7 +57,10 @@ def pids(folder: Path) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process is an importer. The pid of an importer that has ended may now belong to another process."""
+    """Return whether a process is an importer.
+
+    The pid of an importer that has ended may now belong to another process.
+    """
     try:
         return b"FLEETFIT_IMPORTER=" in Path(f"/proc/{pid}/environ").read_bytes() and os.getpid() != pid
     except OSError:

@@ -24,7 +24,10 @@ class LinkHandler(Protocol):
         """Handle a message and the bytes that follow it."""
 
     def closed(self, reason: str) -> None:
-        """Handle the end of the link. The method is called once, when the peer has ended or has sent an invalid frame."""
+        """Handle the end of the link.
+
+        The method is called once, when the peer has ended or has sent an invalid frame.
+        """
 
 
 class HostLink:

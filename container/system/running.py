@@ -232,7 +232,10 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Read the remaining output, and close the descriptor. Output that is written later comes from another process."""
+        """Read the remaining output, and close the descriptor.
+
+        Output that is written later comes from another process.
+        """
         while self._fd >= 0 and self.read():
             pass
         self._close()

@@ -70,7 +70,10 @@ class RankEvidence:
 
     @property
     def is_mute(self) -> bool | None:
-        """Return whether the rank has joined others and then exchanged no data. Return None if the facts are unknown."""
+        """Return whether the rank has joined others and then exchanged no data.
+
+        Return None if the facts are unknown.
+        """
         if not self._joined or self._unknown:
             return None
         silent = []

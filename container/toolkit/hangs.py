@@ -221,7 +221,10 @@ def without_stack(pid: int, *, asked: bool) -> str:
 
 
 def _kernel(pid: int) -> str:
-    """Return a phrase that describes where in the kernel a process waits. Return an empty text if this cannot be read."""
+    """Return a phrase that describes where in the kernel a process waits.
+
+    Return an empty text if this cannot be read.
+    """
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8").strip()
         if place not in ("", "0"):

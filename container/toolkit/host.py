@@ -488,7 +488,10 @@ class HostRuntime(Runtime):
         self._report({"op": kind, **values})
 
     def _farewell(self) -> None:
-        """Report to algo-1 that this host has ended. On algo-1, wait some seconds for the reports of the other hosts."""
+        """Report to algo-1 that this host has ended.
+
+        On algo-1, wait some seconds for the reports of the other hosts.
+        """
         if self._client is not None:
             self._client.send({"op": "ended"})
             self._client.close()

@@ -511,7 +511,10 @@ class HostMachine:
         return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
 
     def _revive(self, member: ClusterProcess) -> None:
-        """Restart a worker of parameter servers that was killed. The chief continues with the other workers meanwhile."""
+        """Restart a worker of parameter servers that was killed.
+
+        The chief continues with the other workers meanwhile.
+        """
         assert self._plan is not None
         count = member.revivals + 1
         how = describe_end(member.exit_code, member.signal)

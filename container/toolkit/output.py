@@ -128,7 +128,10 @@ class _Pipe:
             self._loop.add_reader(self._fd, self._on_readable)
 
     def finish(self) -> None:
-        """Read the rest of the pipe, and close the pipe. Descendants of the process may still have the other end open."""
+        """Read the rest of the pipe, and close the pipe.
+
+        Descendants of the process may still have the other end open.
+        """
         while not self.ended and self._read():
             pass
         self._close()

@@ -268,7 +268,10 @@ class Gang:
 
     @property
     def importer(self) -> int | None:
-        """Return the pid of the process that imports, or has imported, for the ranks. Return None if it does not run."""
+        """Return the pid of the process that imports, or has imported, for the ranks.
+
+        Return None if it does not run.
+        """
         return self._importer.pid if self._importer is not None else None
 
     def launch(self, plan: ProcessPlan) -> ClusterProcess:
@@ -391,7 +394,10 @@ class Gang:
 
     @property
     def all_ended(self) -> bool:
-        """Return whether all started processes have ended. Launchers do not count, because they have nothing to save."""
+        """Return whether all started processes have ended.
+
+        Launchers do not count, because they have nothing to save.
+        """
         return not any(member.running for member in self.members.values() if member.role is not Role.LAUNCHER)
 
     # --- wrappers ---

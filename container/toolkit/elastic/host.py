@@ -85,7 +85,10 @@ class ElasticRuntime(Runtime):
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """Send SIGTERM to the workers, and give them time to save. The second call stops them without a grace period."""
+        """Send SIGTERM to the workers, and give them time to save.
+
+        The second call stops them without a grace period.
+        """
         if self._stopping or self._gang is None:
             self.end_now()
             return

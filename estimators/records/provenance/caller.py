@@ -82,7 +82,10 @@ def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = o
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that affect a training, sorted by name. Secrets are masked and long values cut."""
+    """Return the environment variables that affect a training, sorted by name.
+
+    Secrets are masked and long values cut.
+    """
     kept: dict[str, str] = {}
     for name in sorted(environment):
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:
