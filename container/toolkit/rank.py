@@ -265,7 +265,7 @@ def is_shell(command: Sequence[str]) -> bool:
 
 
 def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
-    """Return the process's name, such as ``rank 3``, from the variables of the toolkit or of mpirun (OpenMPI 4 and 5)."""
+    """Return the process's name, such as ``rank 3``, from the toolkit's or mpirun's variables (OpenMPI 4 and 5)."""
     if name := environ.get(PROCESS):
         return name
     rank = environ.get("OMPI_COMM_WORLD_RANK") or environ.get("PMIX_RANK") or "0"

@@ -188,7 +188,7 @@ class _Reader:
     def _imported(
         self, statement: ast.AST, package: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
-        """Yield each import of a statement as a separate statement, with the project's files that the import executes."""
+        """Yield each import of a statement as its own statement, with the project's files that the import executes."""
         if isinstance(statement, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
         if not isinstance(statement, ast.ImportFrom):

@@ -1,4 +1,4 @@
-"""Execute an importer's imports, and provide the imported modules to the processes that are forked from the importer."""
+"""Execute an importer's imports, and provide the imported modules to the processes forked from it."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ def caller_facts(
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the hyperparameters whose names mention a seed, and the environment variables that make runs repeatable."""
+    """Return the hyperparameters whose names mention a seed, and the variables that make runs repeatable."""
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
