@@ -29,6 +29,7 @@ _MAX_PART = 255
 #: A number with at most this many digits is repeated in an error's remedy.
 _MAX_NUMBER = 25
 _WEEK = 7 * 86_400
+_MAX_MONEY = 1e9
 
 
 class UnknownOptionError(ConfigurationError):
@@ -353,24 +354,33 @@ def whole(least: int, most: int | None = None) -> Rule:
 
 
 def seconds(least: float = 0, most: float = _WEEK) -> Rule:
-    """Return the rule for a number of seconds."""
-    return number(least, most, "a number of seconds")
+    """Return the rule for a number of seconds, which is returned as a float."""
+    accept = number(least, most, "a number of seconds")
+    return lambda where, value: float(accept(where, value))
 
 
 def money(where: str, value: Any) -> float:
     """Return an amount in US dollars."""
-    if not _is_number(value, 0, 1e9) or value == 0:
-        raise refuse(where, "an amount in US dollars above 0", value)
+    if not _is_number(value, 0, _MAX_MONEY) or value in (0, _MAX_MONEY):
+        raise refuse(where, f"an amount in US dollars above 0 and below {_digits(_MAX_MONEY)}", value)
     return float(value)
 
 
 def above_0(what: str, most: float | None = None) -> Rule:
-    """Return the rule for a number above 0, of what it is called."""
+    """Return the rule for a number above 0, which is returned as a float.
+
+    Args:
+        what: What the number must be, for the refusal.
+        most: The largest number. None for no limit.
+    """
 
     def rule(where: str, value: Any) -> float:
         if not _is_number(value, 0, most) or value == 0:
             raise refuse(where, what, value)
-        return value  # type: ignore[no-any-return]
+        try:
+            return float(value)
+        except OverflowError:
+            raise refuse(where, what, value) from None
 
     return rule
 

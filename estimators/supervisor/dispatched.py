@@ -71,37 +71,28 @@ class DispatchedJob:
         when the dispatcher has been unreachable for ``_GIVE_UP_AFTER_S`` seconds.
         """
         tasks = [asyncio.ensure_future(self._keep_copy()), asyncio.ensure_future(self._over.wait())]
-        telling = asyncio.ensure_future(self._tell_news())
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
                 task.result()
         finally:
-            for task in (*tasks, telling):
+            for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
             self._settled.set()
             await asyncio.sleep(0)  # who waits for that has an answer before the loop ends
 
-    async def _tell_news(self) -> None:
-        """Show what is being prepared there."""
-        while True:
-            self._say(await self._dispatcher.news.get())
-
     async def _keep_copy(self) -> None:
         """Submit the job to the dispatcher unless it was submitted before, and follow the job until it is over."""
         self._note(supervisor_pid=os.getpid())
-        try:
-            if not statuses.lives_elsewhere(self._status):
-                self._say(f"{self._place}: connecting")
-                await self._dispatcher.prepare()
-                await self._dispatcher.submit(self._parcel())
-                self._note(taken=True)
-        except (DispatchRefused, FleetfitError, OSError) as error:
-            self._fail(f"dispatcher {self._place}: {error}")
-            return
-        except Unreached as error:  # following shows whether the dispatcher has accepted the job
-            await self._pause(str(error))
+        if not statuses.lives_elsewhere(self._status):
+            try:
+                await self._submit()
+            except (DispatchRefused, FleetfitError, OSError) as error:
+                self._fail(f"dispatcher {self._place}: {error}")
+                return
+            except Unreached as error:  # following shows whether the dispatcher has accepted the job
+                await self._pause(str(error))
         while not self._over.is_set():
             try:
                 messages = self._dispatcher.follow(self._record.name, self._replica.have)
@@ -118,6 +109,33 @@ class DispatchedJob:
         self._dispatcher.close()
 
     # --- submitting the job ---
+
+    async def _submit(self) -> None:
+        """Submit the job to the dispatcher.
+
+        Raises:
+            DispatchRefused: the job cannot run at the dispatcher.
+            FleetfitError: the job cannot be sent.
+            OSError: a file of the job cannot be read.
+            Unreached: it is not known whether the dispatcher has accepted the job.
+        """
+        self._say(f"{self._place}: connecting")
+        telling = asyncio.ensure_future(self._tell_news())
+        try:
+            await self._dispatcher.prepare()
+            parcel = self._parcel()
+            try:
+                await self._dispatcher.submit(parcel)
+            except (FleetfitError, OSError) as error:
+                raise Unreached(str(error)) from error
+        finally:
+            telling.cancel()
+        self._note(taken=True)
+
+    async def _tell_news(self) -> None:
+        """Show the progress of the submission. Later, the status is that of the job at the dispatcher."""
+        while True:
+            self._say(await self._dispatcher.news.get())
 
     def _parcel(self) -> Parcel:
         spec = TrainingJobSpec.from_request(self._record.read_request())

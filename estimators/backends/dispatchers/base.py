@@ -64,7 +64,7 @@ class Dispatcher(abc.ABC):
         options: ``RunOptions(dispatcher_options=…)``.
 
     Attributes:
-        news: Progress messages about what is being prepared.
+        news: Progress messages about what is being prepared. They are shown until :meth:`submit` returns.
     """
 
     kind: ClassVar[str]

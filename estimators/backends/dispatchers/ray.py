@@ -11,6 +11,7 @@ All communication uses HTTP, as for ``ray job submit``. Three kinds of Ray jobs 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -252,7 +253,8 @@ class RayDispatcher(Dispatcher):
         while True:
             event = await answers.get()
             if event["event"] == "submitted":
-                package.unlink()
+                with contextlib.suppress(OSError):  # the job's folder here is removed at the end
+                    package.unlink()
             elif event["event"] == "refused":
                 raise DispatchRefused(event["reason"])
             elif event["event"] == "unreached":

@@ -12,14 +12,19 @@ import signal
 import socket
 import struct
 import urllib.parse
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from container.system import interfaces
+from container.system.background import Background
+from container.system.loop import Loop
 from estimators.backends.docker import links
 from estimators.backends.docker.containers import JOB_LABEL, ContainerPlan
 from estimators.backends.images.engine import ImageEngine
 from estimators.backends.images.errors import AbsentError, EngineError, reached, refusal
+from estimators.job.errors import FleetfitError
+
+T = TypeVar("T")
 
 #: Header of each piece of a container's output without a terminal: the stream's number, and the length.
 FRAME = struct.Struct(">BxxxL")
@@ -205,6 +210,26 @@ class Engine(ImageEngine):
         for item in networks:
             self.remove_network(str(item["Id"]))
         return len(containers) + len(networks)
+
+
+async def call(loop: Loop, work: Callable[[], T]) -> T:
+    """Make a blocking call to the container engine in a thread, and return the call's result.
+
+    Args:
+        loop: The supervisor's event loop.
+        work: The call.
+
+    Raises:
+        EngineError: the engine refused the request, or the engine's answer cannot be understood.
+        FleetfitError: the call failed for another reason.
+        OSError: the call failed in the operating system.
+    """
+    try:
+        return await Background.of(loop).call(work)
+    except (FleetfitError, OSError):
+        raise
+    except Exception as error:
+        raise EngineError(f"the container engine's answer cannot be understood: {error!r}.") from error
 
 
 def settings(plan: ContainerPlan) -> dict[str, Any]:

@@ -51,6 +51,12 @@ class RunningContainer:
     stream: socket.socket
     control: BlockingConnection | None = None
 
+    def close(self) -> None:
+        """Close the connections."""
+        self.stream.close()
+        if self.control is not None:
+            self.control.close()
+
 
 class ContainerHost(LocalHost):
     """A host that is a container.
@@ -140,7 +146,7 @@ class ContainerProcess:
             return ProcessEnd(exit_code=255)
         try:
             running = starting.result()
-        except Exception as error:  # noqa: BLE001 - whatever the engine answers
+        except (FleetfitError, OSError) as error:
             return ProcessEnd(exit_code=255, failure=problem(str(error), Cause.LAUNCH))
         ended = await self._follow(running)
         self._running = None
@@ -168,7 +174,7 @@ class ContainerProcess:
                 return ContainerEnd(exit_code=0)
             ended = await ending
             await asyncio.wait((reading,), timeout=_LAST_WORDS)
-        except (FleetfitError, OSError, ValueError) as error:  # ValueError: the answer was cut off
+        except (FleetfitError, OSError) as error:
             ended = ContainerEnd(
                 exit_code=255, error=f"the connection to the engine was lost while the job ran: {error}"
             )

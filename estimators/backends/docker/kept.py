@@ -17,7 +17,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 
 from container.contract import variables
@@ -29,6 +29,7 @@ from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.options import IDLE, SECRETS, ContainerOptions, Mount
 from estimators.backends.images.errors import EngineError
+from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: Label of a pool's containers and network, with the pool's folder as the value.
@@ -204,10 +205,13 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def claim(home: Path, key: str, hosts: Sequence[str], job: str) -> tuple[ContainerPool, int] | None:
-    """Claim a free pool of this key whose containers run; return it with the descriptor of its lock, or None.
+def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[ContainerPool, int] | None:
+    """Claim a free pool of this key whose containers run. Return the pool with the descriptor of the pool's lock, or
+    None.
 
-    A pool with a container that has ended is not kept any longer, so that no job tries it again.
+    The remover of the pool's last job keeps waiting until the caller notes the next job in the pool
+    (:meth:`ContainerPool.note`). The caller therefore starts the next job's remover before. A pool with a container
+    that has ended is not kept any longer, so that no job tries the pool again.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = ContainerPool(path)
@@ -216,11 +220,17 @@ def claim(home: Path, key: str, hosts: Sequence[str], job: str) -> tuple[Contain
         last, until = pool.noted()
         with contextlib.suppress(OSError):  # the pool's folder is being removed
             if until > time.time() and pool.answers(hosts):
-                pool.note(job)
                 return pool, lock
             pool.note(last)
         os.close(lock)
     return None
+
+
+async def release(claiming: Awaitable[tuple[ContainerPool, int] | None]) -> None:
+    """Wait until a pool was claimed, and close the pool's lock, so that another job can claim the pool."""
+    with contextlib.suppress(FleetfitError, OSError):
+        if (claimed := await claiming) is not None:
+            os.close(claimed[1])
 
 
 def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import dataclasses
 import os
+import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from container import launchers
 from container.contract import variables
@@ -17,14 +18,13 @@ from container.contract.environment import Machine
 from container.contract.failures import Cause
 from container.contract.layout import success_text
 from container.system import folders
-from container.system.background import Background
 from container.system.host_machine import cpu_count, gpu_count
 from container.system.removing import remove_tree
 from container.system.running import Runner
 from estimators.backends import local, trees
 from estimators.backends.config import toolkit_environment
 from estimators.backends.docker import checking, containers, job_secrets, kept, naming, ownership, reaper
-from estimators.backends.docker.engine import ContainerEnd, Engine
+from estimators.backends.docker.engine import ContainerEnd, Engine, T, call
 from estimators.backends.docker.host import ContainerHost, RunningContainer
 from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.options import ContainerOptions
@@ -67,7 +67,6 @@ class DockerProvider(HostProvider):
         self._runtime = folders.make()
         self._remover: Remover | None = None
         self._engine = Engine()
-        self._call = Background.of(job.loop).call
         self._image: ImageFacts | None = None
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
@@ -96,6 +95,10 @@ class DockerProvider(HostProvider):
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
+
+    async def _call(self, work: Callable[[], T]) -> T:
+        """Make a blocking call to the container engine, and return the call's result."""
+        return await call(self.loop, work)
 
     # --- network and pools ---
 
@@ -167,11 +170,18 @@ class DockerProvider(HostProvider):
         plans = kept.plan_pool(spec, self.job.options, jobs=jobs, checkpoints=checkpoints, gpus=gpu_count())
         isolated = bool(spec.network_isolation)
         key = kept.key_of(plans, image.id, isolated=isolated)
-        found = await self._call(lambda: kept.claim(home, key, spec.hosts, job))
+        claiming = asyncio.ensure_future(self._call(lambda: kept.claim(home, key, spec.hosts)))
+        try:
+            found = await asyncio.shield(claiming)
+        except asyncio.CancelledError:
+            self.loop.start(kept.release(claiming))
+            raise
         pool, self._pool_lock = found or kept.new(home, key, job)
         self._have_removed(kept.POOL_LABEL, pool.path)
         if found is None:
             await self._call(lambda: pool.make(plans, self._engine, isolated=isolated))
+        else:
+            pool.note(job)  # from now on the last job's remover leaves the pool to this job's remover
         self._pool = pool
 
     def _let_go(self) -> None:
@@ -228,8 +238,7 @@ class DockerProvider(HostProvider):
         self._used.add(host)
         if pool is not None:
             environment |= {variables.TREE: str(record.tree(host).base), variables.LIFELINE_FD: "0"}
-            stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
-            return RunningContainer(pool.container(host), stream, control)
+            return await self._until_started(self._start_kept(pool, host, environment))
         plan = containers.plan_container(
             spec,
             self.job.options,
@@ -243,25 +252,49 @@ class DockerProvider(HostProvider):
             toolkit=self.toolkit,
             gpus=gpu_count(),
         )
-        return await self._start(plan)
-
-    async def _start(self, plan: containers.ContainerPlan) -> RunningContainer:
-        """Create a container, attach to it, and start it."""
-        engine, call, spec = self._engine, self._call, self.cluster.spec
-        made = await call(lambda: engine.create(plan))
+        made = await self._call(lambda: self._engine.create(plan))
         if (ssh_files := self._ssh_files) is not None:
-            await call(lambda: engine.put(made, ssh_files))
-        stream = await call(lambda: engine.attach(made, plan))
+            await self._call(lambda: self._engine.put(made, ssh_files))
+        stream = await self._call(lambda: self._engine.attach(made, plan))
+        return await self._until_started(self._start(made, stream, plan))
+
+    async def _start_kept(
+        self, pool: kept.ContainerPool, host: str, environment: Mapping[str, str]
+    ) -> RunningContainer:
+        """Start the toolkit in a kept container."""
+        stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
+        return RunningContainer(pool.container(host), stream, control)
+
+    async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
+        """Start a container that exists, and tell the other containers its name."""
+        engine, spec = self._engine, self.cluster.spec
         try:
-            await call(lambda: engine.start(made, plan))
+            await self._call(lambda: engine.start(made, plan))
             if containers.keeps_names(spec, toolkit=self.toolkit):
                 with contextlib.suppress(EngineError, OSError):  # the engine resolves the name while the container runs
-                    if address := await call(lambda: engine.address_in(plan.network, made)):
+                    if address := await self._call(lambda: engine.address_in(plan.network, made)):
                         naming.add([self._runtime / host for host in spec.hosts], plan.host, address)
         except BaseException:
             stream.close()
             raise
         return RunningContainer(made, stream)
+
+    async def _until_started(self, start: Coroutine[Any, Any, RunningContainer]) -> RunningContainer:
+        """Wait until a container has started. If the caller is cancelled meanwhile, kill the container after its start,
+        because the engine cannot cancel the start.
+        """
+        starting = asyncio.ensure_future(start)
+        try:
+            return await asyncio.shield(starting)
+        except asyncio.CancelledError:
+            await asyncio.shield(self.loop.start(self._kill_started(starting)))
+            raise
+
+    async def _kill_started(self, starting: Awaitable[RunningContainer]) -> None:
+        with contextlib.suppress(FleetfitError, OSError):  # a container that did not start needs no end
+            running = await starting
+            running.close()
+            await self._kill(running.container, "SIGKILL")
 
     def write_names(self, host: str) -> None:
         """Write a host's file with the names of the hosts.
@@ -311,7 +344,11 @@ class DockerProvider(HostProvider):
             running: The container.
             name: The name of the signal, such as ``SIGTERM``.
         """
-        self.loop.start(self._call(lambda: self._engine.kill(running.container, name)))
+        self.loop.start(self._kill(running.container, name))
+
+    async def _kill(self, container: str, name: str) -> None:
+        with contextlib.suppress(EngineError):  # the container's end is waited for in any case
+            await self._call(lambda: self._engine.kill(container, name))
 
     def ended(self, host: str, *, clean: bool) -> None:
         """Record that a host's container, or its toolkit in a kept one, has ended.

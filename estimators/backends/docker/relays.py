@@ -7,6 +7,7 @@ engine's default bridge. The containers' environment variables contain this addr
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import functools
 import ipaddress
@@ -14,12 +15,11 @@ import socket
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from container.system.background import Background
-from container.system.running import Runner
+from container.system.running import ProcessEnd, Runner
 from estimators.backends.base import Backend
-from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.engine import Engine, call
+from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.here import LocalHost
-from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import HostProcess
 from estimators.backends.images.errors import EngineError
 
@@ -40,6 +40,7 @@ class Relays:
         self._backend = backend
         self._runner = runner
         self._agent: HostProcess | None = None
+        self._end: asyncio.Task[ProcessEnd] | None = None  # the agent's end
         self._there: dict[str, str] = {}  # URL -> the URL for containers
 
     async def open(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
@@ -51,9 +52,10 @@ class Relays:
             environment: The environment variables with URLs for this machine.
         """
         urls = sorted({value for value in environment.values() if _on_loopback(value)})
-        if urls and self._agent is None:
+        if urls and (self._end is None or self._end.done()):
+            self._there = {}
             try:
-                bridge = await Background.of(self._backend.loop).call(lambda: engine.gateway(_DEFAULT_BRIDGE))
+                bridge = await call(self._backend.loop, lambda: engine.gateway(_DEFAULT_BRIDGE))
                 self._start(urls, bridge)
             except (EngineError, OSError) as error:  # Podman has no default bridge; a rootless engine's is not here
                 self._backend.warn(
@@ -76,6 +78,7 @@ class Relays:
             say = functools.partial(self._backend.hand_on, host.name)
             fds = tuple(listener.fileno() for listener in listeners)
             self._agent = host.run(agent_command(host, words), {}, say, pass_fds=fds)
+        self._end = self._backend.loop.start(self._agent.wait())
         self._there = there
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ from estimators.backends.ec2 import leftovers, plans, requests
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
 from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.membership import MembershipSource
-from estimators.backends.hosts.platform import agent_command
 from estimators.backends.hosts.provider import (
     Finding,
     Host,

@@ -19,8 +19,9 @@ from container.system.asyncio_loop import gather
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
 from estimators.backends.events import StatusTold
+from estimators.backends.hosts.agents import Agent, Sync
 from estimators.backends.hosts.checkpoints import IncomingCheckpoints
-from estimators.backends.hosts.platform import Agent, Platform, PreparationFailed, Sync, problem
+from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
 from estimators.backends.hosts.provider import Host, HostError, HostLost
 
 #: Seconds between two scans of the host's agent for new checkpoints.

@@ -373,12 +373,7 @@ class HostCluster(Backend):
         await self._lose(member, reason)
 
     async def _await_notice(self, member: ClusterMember, host: Host) -> None:
-        """Handle the notice that a host will be taken away. If the attempt has not begun, replace the host.
-
-        Args:
-            member: The host.
-            seconds: The number of seconds until the host is taken away.
-        """
+        """Wait for the notice that a host will be taken away. If the attempt has not begun, replace the host."""
         seconds = await host.until_noticed()
         if member.lost:
             return

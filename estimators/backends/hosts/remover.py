@@ -23,6 +23,9 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.child import ChildProcess
 
 _HERE = Path(__file__).resolve()
+#: The shortest time between the starts of a process and of the process's replacement, in seconds. A process that cannot
+#: run, for example for lack of memory, would otherwise be started again and again.
+_START_S = 1.0
 
 
 class Remover:
@@ -57,16 +60,34 @@ class Remover:
 
     async def _replace(self) -> None:
         """Start another process whenever the process was killed, for example for lack of memory."""
-        with contextlib.suppress(OSError):
-            while True:
-                await self.process.wait()
-                self.process.close()
-                self.process = self._start()
+        import asyncio
+
+        while True:
+            started = self._loop.time()
+            await self.process.wait()
+            await asyncio.sleep(pause(self._loop.time() - started))
+            self._restart()
+
+    def _restart(self) -> None:
+        self.process.close()
+        with contextlib.suppress(OSError):  # tried again after a pause
+            self.process = self._start()
 
     def finish(self) -> None:
-        """Make the process remove everything now."""
+        """Make the process remove everything now. If the process was killed, start another one for that."""
         self._replacing.cancel()
+        if self.process.ended.done():
+            self._restart()
         self.process.close()
+
+
+def pause(ran: float) -> float:
+    """Return how long to wait before a process is replaced, in seconds.
+
+    Args:
+        ran: How long the process has run, in seconds.
+    """
+    return max(_START_S - ran, 0.0)
 
 
 def main() -> int:

@@ -434,7 +434,8 @@ class SageMakerBackend(ManagedService):
 
     def stop(self) -> None:
         """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit."""
-        if self._state is _State.FOLLOWING:
+        sending = self._stopping is not None and not self._stopping.done()
+        if self._state is _State.FOLLOWING and not sending:
             self._stopping = self.loop.start(self._send_stop())
         self._stop_asked = True
 
@@ -444,6 +445,8 @@ class SageMakerBackend(ManagedService):
     async def _send_stop(self) -> None:
         """Send the stop request, and retry until SageMaker has answered or the job has ended."""
         for attempt in itertools.count(1):
+            if self._state is not _State.FOLLOWING:
+                return
             self._described_at = -_DISCOVER_S  # poll the description at once
             try:
                 await self._background.call(self._ask_to_stop)

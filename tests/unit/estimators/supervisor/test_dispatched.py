@@ -16,7 +16,9 @@ from container.contract.messages import Message
 from estimators.backends import dispatchers
 from estimators.backends.dispatchers.base import Dispatcher, DispatchRefused, Parcel, Unreached
 from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
+from estimators.records import status as statuses
 from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.supervisor.dispatched import DispatchedJob
 
 
@@ -25,13 +27,13 @@ class Script(Dispatcher):
 
     Attributes:
         submits: What becomes of the job: None if it is taken, or what is raised; without an entry it takes for ever.
-        follows: What is read each time: messages, then what is raised, if anything.
+        follows: What is read each time: messages and news, then what is raised, if anything.
         asked: What was passed on.
     """
 
     kind: ClassVar[str] = "script"
     submits: ClassVar[list[Exception | None]]
-    follows: ClassVar[list[list[Message | Exception]]]
+    follows: ClassVar[list[list[Message | str | Exception]]]
     asked: ClassVar[list[Message]]
 
     @classmethod
@@ -49,7 +51,11 @@ class Script(Dispatcher):
         for said in self.follows.pop(0) if self.follows else [Unreached("no route")]:
             if isinstance(said, Exception):
                 raise said
-            yield said
+            if isinstance(said, str):
+                self.news.put_nowait(said)
+                await asyncio.sleep(1)
+            else:
+                yield said
 
     async def ask(self, message: Message) -> Message:
         self.asked.append(message)
@@ -129,6 +135,26 @@ def test_whether_a_job_was_taken_when_the_connection_broke_following_tells(world
     world.loop.advance(5)
     assert world.keeping.done()
     assert "far: there is no training job 'job-1' (no route)." in world.status["FailureReason"]
+
+
+@pytest.mark.parametrize("steps", [[], ["Downloading", "Restarting"], ["Downloading", "Training"]])
+def test_news_while_a_job_is_followed_leaves_the_jobs_status_as_it_is(world: World, steps: list[str]) -> None:
+    there = statuses.new_status(world.record.read_request(), 1.0)
+    for step in steps:
+        there = statuses.transition(there, SecondaryStatus(step), 2.0)
+    Script.submits = [None]
+    Script.follows = [[THERE, {"op": "status", "status": there}], ["installing 40 packages", END]]
+    Script.follows[0].append(Unreached("it was cut"))
+    world.loop.advance(10)
+    assert world.keeping.done() and world.keeping.exception() is None
+    assert world.status["SecondaryStatusTransitions"] == there["SecondaryStatusTransitions"]
+
+
+def test_whether_a_job_was_taken_when_its_submission_failed_here_following_tells(world: World) -> None:
+    Script.submits, Script.follows = [FileNotFoundError(2, "No such file", "job.zip")], [[THERE, END]]
+    world.loop.advance(5)
+    assert world.keeping.done() and "FailureReason" not in world.status
+    assert world.status["Fleetfit"]["elsewhere"] is True
 
 
 def test_a_dispatcher_that_is_not_reached_is_tried_again_and_those_who_ask_are_told(world: World) -> None:

@@ -13,8 +13,9 @@ from typing import Any, ClassVar
 
 import pytest
 
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker.containers import ContainerPlan
-from estimators.backends.docker.engine import Engine
+from estimators.backends.docker.engine import Engine, call
 from estimators.backends.images.errors import AbsentError, EngineError
 
 PLAN = ContainerPlan(host="algo-1", name="c", image="image:1", lifeline=True)
@@ -117,6 +118,27 @@ def test_what_is_gone_is_removed(engine: Engine) -> None:
     _Handler.answers["DELETE /containers/c"] = (500, b'{"message": "the disk is wet"}')
     with pytest.raises(EngineError, match="the disk is wet"):
         engine.remove_container("c")
+
+
+@pytest.mark.leaves("files")
+@pytest.mark.parametrize(
+    ("raised", "told"),
+    [
+        (KeyError("Id"), "the container engine's answer cannot be understood: KeyError('Id')."),
+        (ValueError("no JSON"), "the container engine's answer cannot be understood: ValueError('no JSON')."),
+        (EngineError("refused"), "refused"),
+        (OSError(28, "the disk is full"), "[Errno 28] the disk is full"),
+    ],
+)
+def test_an_answer_that_cannot_be_understood_is_an_error_of_the_engine(
+    asyncio_loop: AsyncioLoop, raised: Exception, told: str
+) -> None:
+    def work() -> None:
+        raise raised
+
+    with pytest.raises((EngineError, OSError)) as error:
+        asyncio_loop.run(call(asyncio_loop, work))
+    assert str(error.value) == told
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from container.system import sockets
+from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker import kept, ownership, reaper
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.kept import ContainerPool
@@ -36,9 +37,12 @@ def home_of(pool: ContainerPool) -> Path:
 
 def claim(pool: ContainerPool, key: str = KEY) -> int | None:
     """Take the pool for the second job, and return its lock."""
-    found = kept.claim(home_of(pool), key, HOSTS, SECOND)
-    assert found is None or found[0] == pool
-    return found[1] if found is not None else None
+    found = kept.claim(home_of(pool), key, HOSTS)
+    if found is None:
+        return None
+    assert found[0] == pool
+    pool.note(SECOND)
+    return found[1]
 
 
 def test_one_job_at_a_time_has_a_pool(made: tuple[ContainerPool, int]) -> None:
@@ -53,6 +57,35 @@ def test_one_job_at_a_time_has_a_pool(made: tuple[ContainerPool, int]) -> None:
     assert claim(pool) is None
     os.close(second)
     assert not pool.in_use
+
+
+@pytest.mark.leaves("files")
+def test_a_pool_stays_the_last_jobs_until_the_next_job_has_a_remover(made: tuple[ContainerPool, int]) -> None:
+    pool, lock = made
+    pool.keep(FIRST, 60)
+    os.close(lock)
+    found = kept.claim(home_of(pool), KEY, HOSTS)
+    assert found is not None and pool.noted()[0] == FIRST
+    assert not pool.await_end(SECOND), "the next job's remover has nothing to remove"
+    os.close(found[1])  # for example because the supervisor was killed
+    pool.note(FIRST, time.time() - 1)
+    assert pool.await_end(FIRST)
+
+
+def test_the_lock_of_a_pool_that_is_claimed_too_late_is_given_back(
+    made: tuple[ContainerPool, int], asyncio_loop: AsyncioLoop
+) -> None:
+    pool, lock = made
+    pool.keep(FIRST, 60)
+    os.close(lock)
+
+    async def late() -> tuple[ContainerPool, int] | None:
+        return kept.claim(home_of(pool), KEY, HOSTS)
+
+    asyncio_loop.run(kept.release(late()))
+    second = claim(pool)
+    assert second is not None
+    os.close(second)
 
 
 def test_nobody_takes_the_pool_of_a_supervisor_that_was_killed(made: tuple[ContainerPool, int]) -> None:

@@ -17,6 +17,7 @@ import pytest
 from container.contract import variables
 from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
+from container.system import sockets
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
@@ -42,7 +43,7 @@ class Engine:
     def __init__(self, *, toolkit: bool) -> None:
         self.toolkit = toolkit
         self.did: list[str] = []
-        self.fails: dict[str, str] = {}
+        self.fails: dict[str, Exception] = {}
         self.plans: dict[str, ContainerPlan] = {}
         self.theirs: dict[str, socket.socket] = {}  # host -> the container's end of its connection
         self.ends: dict[str, queue.SimpleQueue[ContainerEnd]] = {}
@@ -54,7 +55,7 @@ class Engine:
         if operation == self.holds:
             self.gate.get()
         if operation in self.fails:
-            raise EngineError(self.fails[operation])
+            raise self.fails[operation]
 
     def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool) -> None:
         self._do("network", name)
@@ -105,11 +106,13 @@ class Remover:
     """Takes note of what it is told."""
 
     told: list[str]
+    notes: list[str]  # the job that the pool's note named when each remover was started
 
     def __init__(
         self, loop: AsyncioLoop, protected: set[int], module: str, value: str, duty: Mapping[str, Any]
     ) -> None:
         self.told.append(f"start {duty['label']}")
+        self.notes.append(kept.ContainerPool(Path(value)).noted()[0])
 
     def finish(self) -> None:
         self.told.append("finish")
@@ -125,6 +128,7 @@ class Job:
         engine: Engine,
         hosts: int,
         *,
+        name: str = "job-1",
         keep: int | None = None,
         strategy: Distribution = MPI(),  # noqa: B008 - a value
         instance_type: str = "local",
@@ -135,14 +139,14 @@ class Job:
         self.said: dict[str, bytes] = {}
         resources = Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep)
         spec = TrainingJobSpec(
-            name="job-1",
+            name=name,
             algorithm=Algorithm(image="image:1"),
             hyperparameters=strategy.to_hyperparameters(),
             output=OutputConfig(path=str(folder / "output")),
             resources=resources,
         )
 
-        self.record = JobRecord.create("job-1", folder)
+        self.record = JobRecord.create(name, folder)
         self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), self)
 
     def put_nowait(self, event: BackendEvent) -> None:
@@ -191,6 +195,7 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     """Makes a job in containers."""
     monkeypatch.setattr(provider, "Remover", Remover)
     monkeypatch.setattr(Remover, "told", [], raising=False)
+    monkeypatch.setattr(Remover, "notes", [], raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
@@ -240,7 +245,7 @@ class TestStart:
 
     def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
         job = new_job(1)
-        job.engine.fails["network"] = "no address range left"
+        job.engine.fails["network"] = EngineError("no address range left")
         job.cluster.start(0)
         end = job.end_of("algo-1")
         assert end.failure is not None and end.failure.message == "no address range left" and end.exit_code == 255
@@ -249,6 +254,17 @@ class TestStart:
         assert job.engine.did.count("network fleetfit-job-1") == 2
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
         assert job.remover == ["start fleetfit.record"]
+
+    @pytest.mark.parametrize(("hosts", "strategy"), [(1, MPI()), (2, ElasticHorovod(max_hosts=3))])
+    def test_an_engine_whose_answer_cannot_be_understood_is_the_reason(
+        self, new_job: NewJob, hosts: int, strategy: Distribution
+    ) -> None:
+        job = new_job(hosts, strategy=strategy)
+        job.engine.fails["network"] = KeyError("Id")
+        job.cluster.start(0)
+        job.until(lambda: job.failures or job.ends)
+        said = [*job.failures, *(end.failure.message for end in job.ends if end.failure is not None)]
+        assert "the container engine's answer cannot be understood: KeyError('Id')." in said
 
     def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
         job = new_job(1)
@@ -259,6 +275,21 @@ class TestStart:
         job.engine.gate.put(None)
         assert job.end_of("algo-1").failure is None, "it was told to"
         assert "start algo-1" not in job.engine.did
+
+    @pytest.mark.parametrize("how", ["end_now", "kill_host"])
+    def test_a_container_that_is_killed_while_the_engine_starts_it_is_killed_before_its_end_is_told(
+        self, new_job: NewJob, how: str
+    ) -> None:
+        job = new_job(1)
+        job.engine.holds = "start"
+        job.cluster.start(0)
+        job.until(lambda: "start algo-1" in job.engine.did)
+        job.cluster.end_now() if how == "end_now" else job.cluster.kill_host("algo-1")
+        job.loop.run(asyncio.sleep(0))
+        assert not job.ends
+        job.engine.gate.put(None)
+        job.end_of("algo-1")
+        assert job.engine.did[-1] == "kill algo-1 SIGKILL"
 
     def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, new_job: NewJob) -> None:
         job = new_job(1)
@@ -389,6 +420,22 @@ class TestKept:
         assert job.remover == ["start fleetfit.pool", "finish"]
         assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
         assert not list(pool.path.glob("secrets/*/*"))
+
+    def test_the_next_jobs_remover_is_there_before_the_last_jobs_remover_leaves(self, new_job: NewJob) -> None:
+        first = new_job(1, keep=60)
+        self.start(first)
+        pool = first.provider._pool
+        assert pool is not None
+        self.end(first, exit_code=0)
+        first.cluster.cleanup()
+        self.environments.clear()
+        second = new_job(1, keep=60, name="job-2")
+        second.engine.plans, second.engine.ends = first.engine.plans, first.engine.ends  # the same containers
+        with sockets.listen(pool.socket("algo-1")):
+            self.start(second)
+        assert second.provider._pool == pool and not second.engine.did
+        assert Remover.notes == [str(first.record.path)] * 2
+        assert pool.noted()[0] == str(second.record.path)
 
     def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
         job = new_job(1, keep=60)

@@ -29,6 +29,7 @@ class Job:
         self.record: Any = None
         self.said = b""
         self.relayed: list[list[str]] = []
+        self.killed = asyncio.Event()
 
     def hand_on(self, host: str, data: bytes) -> None:
         self.said += data
@@ -44,7 +45,7 @@ class Job:
         return self
 
     async def wait(self) -> None:
-        await asyncio.Event().wait()
+        await self.killed.wait()
 
 
 class Engine:
@@ -85,6 +86,16 @@ def test_servers_on_loopback_are_relayed_once(job: Any) -> None:
     assert "8666" not in found["AWS_ENDPOINT_URL"]
     assert [sorted(words) for words in job.relayed] == [["127.0.0.1:8666", "localhost:8667"]]
     assert opened(job, Engine(), asked, one) == found and len(job.relayed) == 1
+
+
+@pytest.mark.leaves("files")
+def test_an_agent_that_was_killed_is_replaced(job: Any) -> None:
+    asked, one = {"AWS_ENDPOINT_URL": "http://127.0.0.1:8666"}, relays.Relays(job, job)
+    found = opened(job, Engine(), asked, one)
+    job.killed.set()
+    job.loop.run(asyncio.sleep(0))
+    assert opened(job, Engine(), asked, one) != found and len(job.relayed) == 2
+    assert opened(job, Podman(), asked, one) == asked, "an address at which nothing listens any more is not used"
 
 
 @pytest.mark.parametrize("url", ["http://192.168.0.5:9000", "https://s3.amazonaws.com", "eu-west-1", ""])

@@ -38,6 +38,8 @@ def test_options_are_read() -> None:
         ("budget", 0, "above 0"),
         ("budget", float("inf"), "above 0"),
         ("budget", True, "an amount in US dollars"),
+        ("budget", 1e9, "above 0 and below 1,000,000,000"),
+        ("budget", "x", "must be an amount in US dollars above 0"),
         ("on_demand_base", 1.5, "whole number"),
         ("reach", "vpn", "public"),
         ("user", "-l", "login"),

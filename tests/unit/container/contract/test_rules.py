@@ -1,0 +1,40 @@
+"""Which numbers options accept, and as which values."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+
+from container.contract import rules
+from container.contract.errors import ConfigurationError
+
+
+@pytest.mark.parametrize("rule", [rules.seconds(0, 10), rules.above_0("a number above 0"), rules.money])
+@pytest.mark.parametrize("value", [1, 1.0])
+def test_numbers_that_are_equal_are_the_same_value(rule: rules.Rule, value: float) -> None:
+    assert repr(rule("x", value)) == "1.0"
+
+
+@pytest.mark.parametrize(
+    ("rule", "value", "text"),
+    [
+        (rules.money, 1e9, "x must be an amount in US dollars above 0 and below 1,000,000,000, got 1000000000.0."),
+        (rules.money, 0, "above 0"),
+        (rules.money, "12", "x must be an amount in US dollars above 0"),
+        (rules.above_0("a number of cores over 0"), 0, "x must be a number of cores over 0, got 0."),
+        (rules.above_0("a number of cores over 0"), 10**400, "x must be a number of cores over 0"),
+        (rules.above_0("a number of cores over 0"), math.nan, "x must be a number of cores over 0, got nan."),
+        (rules.seconds(1, 10), 11, "x must be a number of seconds from 1 to 10, got 11."),
+        (rules.seconds(1, 10), True, "x must be a number of seconds from 1 to 10, got True."),
+    ],
+)
+def test_other_numbers_are_refused_with_the_range(rule: rules.Rule, value: Any, text: str) -> None:
+    with pytest.raises(ConfigurationError) as refused:
+        rule("x", value)
+    assert text in str(refused.value)
+
+
+def test_the_largest_amount_is_below_the_limit() -> None:
+    assert rules.money("x", math.nextafter(1e9, 0)) < 1e9

@@ -1,0 +1,87 @@
+"""How often SageMaker is asked to stop a job."""
+
+from __future__ import annotations
+
+import asyncio
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.sagemaker.backend import SageMakerBackend, _State
+from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
+from estimators.records.record import JobRecord
+
+pytestmark = pytest.mark.leaves("files")  # results of threads come through a pipe that goes with the loop
+
+
+class Service:
+    """SageMaker, which is not reached at first.
+
+    Attributes:
+        asked: How often it was asked to stop a job.
+        unreached: How often it is not reached.
+    """
+
+    def __init__(self, unreached: int = 0) -> None:
+        self.asked = 0
+        self.unreached = unreached
+
+    def stop_training_job(self, **request: Any) -> None:
+        self.asked += 1
+        if self.asked <= self.unreached:
+            raise ConnectionResetError
+
+
+@pytest.fixture
+def backend(asyncio_loop: AsyncioLoop, tmp_path: Path) -> Iterator[SageMakerBackend]:
+    """The backend of a job that SageMaker has."""
+    record = JobRecord.create("job-1", tmp_path)
+    spec = TrainingJobSpec(
+        name="job-1",
+        algorithm=Algorithm(image="image:1"),
+        hyperparameters={},
+        output=OutputConfig(path="s3://bucket"),
+        resources=Resources(instance_type="ml.m5.xlarge", instance_count=1),
+    )
+    options = JobOptions(backend="ml", backend_options={"poll_seconds": 0.001})
+    made = SageMakerBackend(asyncio_loop, record, spec, options, asyncio.Queue())
+    made._state = _State.FOLLOWING
+    yield made
+    made.cleanup()
+    record.release()
+
+
+def reach(backend: SageMakerBackend, service: Service) -> None:
+    backend._aws = types.SimpleNamespace(client=lambda name: service)  # type: ignore[assignment]
+
+
+def finish(backend: SageMakerBackend) -> None:
+    assert backend._stopping is not None
+    backend.loop.run(asyncio.wait_for(asyncio.wait((backend._stopping,)), 20))
+
+
+def test_a_request_is_repeated_until_it_is_answered_however_often_a_stop_is_wanted(backend: SageMakerBackend) -> None:
+    service = Service(unreached=2)
+    reach(backend, service)
+    backend.stop()
+    first = backend._stopping
+    backend.stop()
+    assert backend._stopping is first
+    finish(backend)
+    assert service.asked == 3
+    backend.stop()
+    finish(backend)
+    assert service.asked == 4, "the last one was answered"
+
+
+def test_a_job_that_is_not_followed_any_more_is_not_stopped(backend: SageMakerBackend) -> None:
+    service = Service()
+    reach(backend, service)
+    backend.stop()
+    backend._state = _State.ENDED
+    finish(backend)
+    assert service.asked == 0
