@@ -11,6 +11,7 @@ import anyio.to_thread
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from container.system import processes
 from estimators.job.errors import BackendError
@@ -52,13 +53,23 @@ async def read_body(request: Request, limit: int) -> bytes | None:
     return bytes(body)
 
 
+class _Connection(H11Protocol):
+    """Close the connection at the server's end if the body of its request has not come."""
+
+    def shutdown(self) -> None:
+        """Finish the answer to a whole request; close every other connection at once."""
+        super().shutdown()
+        if self.cycle and self.cycle.more_body:
+            self.transport.close()
+
+
 class Server:
     """Serve an application in a thread; a context manager that begins and ends it.
 
     Args:
         application: The application. What it runs in threads has as many of them as connections.
         listener: The socket, from :func:`listen`.
-        grace_s: How long requests that have come are waited for at the end, in seconds.
+        grace_s: How long the server may take at its end to answer the requests that have come whole, in seconds.
     """
 
     def __init__(self, application: ASGIApp, listener: socket.socket, grace_s: int) -> None:
@@ -67,7 +78,7 @@ class Server:
             uvicorn.Config(
                 application,
                 loop="asyncio",
-                http="h11",  # which holds headers to a length
+                http=_Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -93,7 +104,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting requests, and return when the received ones are answered."""
+        """Stop accepting requests, and return when the requests that have come whole are answered."""
         self._server.should_exit = True
         self._thread.join()
 

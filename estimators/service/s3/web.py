@@ -32,7 +32,7 @@ from estimators.service.settings import Keys
 
 #: A client with a key may pause so long in what it sends, in seconds.
 _PATIENCE = 600.0
-#: How long requests are waited for when the server ends, in seconds.
+#: The time for answers to requests that have come whole before the end, in seconds.
 _GRACE_S = 1
 
 #: What no header may have.

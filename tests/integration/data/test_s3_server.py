@@ -8,6 +8,7 @@ import hashlib
 import http.client
 import io
 import os
+import signal
 import subprocess
 import urllib.error
 import urllib.request
@@ -22,6 +23,7 @@ from waiting import until
 
 from estimators.service.s3 import web
 from estimators.service.s3.keys import OWN
+from estimators.service.s3.server import S3Server
 from estimators.service.settings import Keys
 
 KEYS = Keys("fleetfit-of-the-test", "secret-of-the-test")
@@ -363,6 +365,25 @@ def test_an_upload_that_breaks_off_changes_nothing(server: str, tmp_path: Path) 
         client.put_object(Bucket="bucket", Key="k", Body=b"x", ContentMD5="AAAAAAAAAAAAAAAAAAAAAA==")
     assert code_of(error) == "BadDigest"
     assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"before"
+
+
+def test_an_upload_that_stalls_does_not_hold_up_the_end(tmp_path: Path) -> None:
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    with S3Server(tmp_path, key=KEYS.access_key, secret=KEYS.secret_key) as server:
+        address = client_of(server.endpoint).generate_presigned_url(
+            "put_object", Params={"Bucket": "bucket", "Key": "k"}
+        )
+        connection = http.client.HTTPConnection(server.endpoint[len("http://") :])
+        connection.putrequest("PUT", address[len(server.endpoint) :])
+        connection.putheader("Content-Length", "100")
+        connection.endheaders(b"half of it")
+        until(lambda: OWN in os.listdir(bucket))
+        os.kill(server.pid, signal.SIGTERM)
+        assert server.wait() == 0
+        assert os.listdir(bucket) == []
+        assert "Traceback" not in server.said()
+        connection.close()
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="mounting needs root")

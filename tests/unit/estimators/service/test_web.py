@@ -11,6 +11,7 @@ from collections.abc import Iterator
 import pytest
 import signing
 from serving import status_of
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 from waiting import until
 
@@ -103,6 +104,29 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
             connect(address)
         go_on.set()
         assert status_of(asking) == 200
+    end.join(SECONDS)
+    assert not end.is_alive()
+
+
+def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
+    begun = threading.Semaphore(0)
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        with contextlib.suppress(ClientDisconnect):
+            await web.read_body(Request(scope, receive), 2)
+
+    listener = web.listen(0)
+    address = listener.getsockname()
+    server = web.Server(read, listener, 3600)
+    server.start()
+    with connect(address) as silent, connect(address) as headers, connect(address) as body:
+        headers.sendall(REQUEST[:20])
+        body.sendall(REQUEST[:-1])
+        assert begun.acquire(timeout=SECONDS)
+        end = threading.Thread(target=server.close)
+        end.start()
+        assert [status_of(client) for client in (silent, headers, body)] == [None] * 3
     end.join(SECONDS)
     assert not end.is_alive()
 
