@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import threading
 from types import TracebackType
@@ -26,8 +27,12 @@ IDLE_SECONDS = 65
 HEADER_LIMIT = 64 << 10
 
 
-def listen(port: int) -> socket.socket:
-    """Return a socket that listens on a port of loopback; 0 chooses a free one.
+def listen(port: int, option: str = "--port") -> socket.socket:
+    """Return a socket that listens on a port of loopback.
+
+    Args:
+        port: The port; 0 chooses a free one.
+        option: The option of the command line that chooses the port, for the error.
 
     Raises:
         BackendError: the port is taken.
@@ -36,7 +41,8 @@ def listen(port: int) -> socket.socket:
         listener = socket.create_server((HOST, port), backlog=128)
     except OSError as error:
         raise BackendError(
-            f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
+            # create_server() adds the address to strerror
+            f"port {port} of {HOST} is not available: {os.strerror(error.errno or 0)}. Choose another port with {option}."
         ) from error
     # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

@@ -49,18 +49,19 @@ _FAULTS = {
 
 
 @contextlib.contextmanager
-def serving(port: int, folder: Path, keys: Keys) -> Iterator[str]:
+def serving(port: int, folder: Path, keys: Keys, option: str = "--port") -> Iterator[str]:
     """Serve S3 on loopback; gives the address.
 
     Args:
         port: The port; 0 chooses a free one.
         folder: The folder of the buckets.
         keys: What requests have to be signed with.
+        option: The option of the command line that chooses the port, for the error.
 
     Raises:
         BackendError: the port is taken, or the folder cannot be read.
     """
-    listener = web.listen(port)
+    listener = web.listen(port, option)
     with listener:
         operations = Operations(folder)
         try:

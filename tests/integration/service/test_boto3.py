@@ -336,7 +336,7 @@ def test_a_killed_endpoint_loses_no_job_and_no_line(own: Serving, tmp_path: Path
     assert f"end {len(numbers)}" in [event["message"] for event in seen]
 
 
-def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serving) -> None:
+def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serving, tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -353,6 +353,18 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
     )
     assert done.returncode == 2
     assert "is running already" in done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "estimators.cli.main", "serve", "--port", "0", "--s3-port", port, "--no-profile"],
+            env={**own.clean(os.environ), "FLEETFIT_HOME": str(tmp_path / "other")},
+            capture_output=True,
+            text=True,
+        )
+    assert (
+        f"port {port} of 127.0.0.1 is not available: Address already in use. Choose another port with --s3-port."
+        in (done.stderr)
+    )
     os.kill(keeper, signal.SIGKILL)  # it is started again, at the same place
     before = own.variables["AWS_ENDPOINT_URL_S3"]
     place = own.home / "service" / "s3.json"

@@ -47,8 +47,11 @@ def test_a_server_is_on_loopback_and_says_that_its_port_is_taken() -> None:
         assert host == "127.0.0.1"
         with connect((host, port)), listener.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        with pytest.raises(BackendError, match="Choose another port"):
-            web.listen(port)
+        with pytest.raises(BackendError) as error:
+            web.listen(port, "--s3-port")
+    assert str(error.value) == (
+        f"port {port} of 127.0.0.1 is not available: Address already in use. Choose another port with --s3-port."
+    )
 
 
 def test_without_its_packages_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
