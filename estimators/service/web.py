@@ -40,9 +40,9 @@ def listen(port: int, option: str = "--port") -> socket.socket:
     try:
         listener = socket.create_server((HOST, port), backlog=128)
     except OSError as error:
+        why = os.strerror(error.errno or 0)  # create_server() adds the address to error.strerror
         raise BackendError(
-            # create_server() adds the address to strerror
-            f"port {port} of {HOST} is not available: {os.strerror(error.errno or 0)}. Choose another port with {option}."
+            f"port {port} of {HOST} is not available: {why}. Choose another port with {option}."
         ) from error
     # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

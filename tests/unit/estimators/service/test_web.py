@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 
+import anyio
 import pytest
 import signing
 from serving import status_of
 from starlette.requests import ClientDisconnect, Request
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from waiting import until
 
 from estimators.job.errors import BackendError, UnsupportedError
@@ -20,6 +22,9 @@ from estimators.service import packages, web
 from estimators.service.endpoint import BODY_LIMIT, Endpoint
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\nab"
+SIGNED = b"POST / HTTP/1.1\r\n" + b"".join(
+    f"{name}: {value}\r\n".encode() for name, value in signing.signed("ListTrainingJobs")[0]
+)
 SECONDS = 60.0
 
 
@@ -143,10 +148,57 @@ def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
     ],
 )
 def test_the_endpoint_refuses_what_is_too_slow_too_large_or_unreadable(head: bytes, status: int) -> None:
-    endpoint = Endpoint(signing.KEYS, {}, body_s=0.2 if status == 408 else SECONDS)
+    endpoint = Endpoint(signing.KEYS, {}, lambda: signing.NOW, body_s=0.2 if status == 408 else SECONDS)
     with serving(endpoint) as address, connect(address) as client:
-        client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\n" + head + b"\r\n\r\n")
+        client.sendall(SIGNED + head + b"\r\n\r\n")
         if status == 413:
             client.sendall(bytes(BODY_LIMIT + 1))
         assert status_of(client) == status
         assert status_of(client) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: here\r\n", b"MissingAuthenticationToken"),
+        (SIGNED.replace(b"Credential=FL", b"Credential=XX"), b"UnrecognizedClientException"),
+        (SIGNED.replace(b"/us-east-1/", b"/eu-west-1/"), b"InvalidSignatureException"),
+        (SIGNED.replace(b"X-Amz-Date: 2026", b"X-Amz-Date: 2025"), b"IncompleteSignatureException"),
+    ],
+)
+def test_the_endpoint_refuses_strangers_before_it_reads_their_body(head: bytes, code: bytes) -> None:
+    with serving(Endpoint(signing.KEYS, {}, lambda: signing.NOW)) as address, connect(address) as client:
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)  # nothing of the body
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 403
+        assert code in answer.read()
+
+
+def test_the_endpoint_reads_few_bodies_at_once() -> None:
+    endpoint = Endpoint(signing.KEYS, {}, lambda: signing.NOW, bodies=2)
+    headers, body = signing.signed("ListTrainingJobs")
+    scope = {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b""}
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers]
+    reading, statuses = [], []
+
+    async def ask() -> None:
+        come = anyio.Event()
+
+        async def receive() -> Message:
+            reading.append(1)
+            await come.wait()
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            statuses.append(message.get("status"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(endpoint, scope, receive, send)
+            await anyio.wait_all_tasks_blocked()
+            assert len(reading) == 2
+            come.set()
+
+    anyio.run(ask)
+    assert sorted(filter(None, statuses)) == [400] * 3
