@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import os
 import socket
 import threading
@@ -9,6 +11,7 @@ from types import TracebackType
 
 import anyio
 import anyio.to_thread
+import h11
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
@@ -59,6 +62,17 @@ async def read_body(request: Request, limit: int) -> bytes | None:
     return bytes(body)
 
 
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Return whether a record of uvicorn is about a fault, and not about an expected end of an answer.
+
+    At the server's end, unfinished answers are cancelled. A file can change its size while the file is sent; the
+    connection then ends, which tells the client.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    resized = isinstance(error, h11.LocalProtocolError) and "declared Content-Length" in str(error)
+    return not (resized or isinstance(error, asyncio.CancelledError))
+
+
 class _Connection(H11Protocol):
     """Close the connection at the server's end if the body of its request has not come."""
 
@@ -80,6 +94,7 @@ class Server:
 
     def __init__(self, application: ASGIApp, listener: socket.socket, grace_s: int) -> None:
         self._listener = listener
+        logging.getLogger("uvicorn.error").addFilter(_is_fault)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from botocore.config import Config
-from botocore.exceptions import ClientError
+from botocore.exceptions import ClientError, ResponseStreamingError
 from waiting import until
 
 from estimators.service.s3 import web
@@ -365,6 +365,21 @@ def test_an_upload_that_breaks_off_changes_nothing(server: str, tmp_path: Path) 
         client.put_object(Bucket="bucket", Key="k", Body=b"x", ContentMD5="AAAAAAAAAAAAAAAAAAAAAA==")
     assert code_of(error) == "BadDigest"
     assert client.get_object(Bucket="bucket", Key="k")["Body"].read() == b"before"
+
+
+def test_an_object_that_becomes_shorter_while_it_is_sent_ends_the_download(
+    server: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "served" / "bucket" / "k"
+    path.touch()
+    os.truncate(path, 1 << 30)
+    content = client_of(server).get_object(Bucket="bucket", Key="k")["Body"]
+    assert content.read(1) == b"\0"
+    os.truncate(path, 1 << 20)
+    with pytest.raises(ResponseStreamingError):
+        content.read()
+    assert client_of(server).get_object(Bucket="bucket", Key="k")["ContentLength"] == 1 << 20
+    assert [record for record in caplog.records if record.exc_info] == []
 
 
 def test_an_upload_that_stalls_does_not_hold_up_the_end(tmp_path: Path) -> None:

@@ -139,6 +139,42 @@ def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
     assert not end.is_alive()
 
 
+async def stop_early(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send less than promised, as for a file that has become shorter."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a"})
+
+
+async def stall(scope: Scope, receive: Receive, send: Send) -> None:
+    """Begin an answer that has no end."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    await anyio.sleep_forever()
+
+
+async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+    """Fail as a program with a fault does."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    raise ValueError("a fault")
+
+
+@pytest.mark.parametrize(("application", "logged"), [(stop_early, []), (stall, []), (fail, [ValueError])])
+def test_the_log_has_tracebacks_of_faults_only(
+    application: ASGIApp, logged: list[type[Exception]], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = web.listen(0)
+    with connect(listener.getsockname()) as client:
+        with web.Server(application, listener, 0):
+            client.sendall(REQUEST)
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            assert answer.read(1) == b"a"
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            answer.read()
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == logged
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
