@@ -11,6 +11,7 @@ import collections
 import sys
 import threading
 import time
+from collections.abc import Callable
 from typing import Generic, TypeVar
 
 Job = TypeVar("Job")
@@ -69,15 +70,15 @@ class BackgroundWriter(Generic[Job]):
             raise ValueError("the Checkpointer is closed. To save more, make another Checkpointer.")
 
     def make_room(self) -> None:
-        """Wait until one more job may be under way.
+        """Wait until one more job may be under way, or until an earlier job has failed.
 
         Raises:
-            Exception: what an earlier job failed with; raised once.
+            Exception: the error of an earlier job, if the error has not been raised yet.
             ValueError: the writer is closed.
         """
         with self._changed:
             self.check_open()
-            self._wait_until_under_way(self._pending - 1)
+            self._wait_until(lambda: self.idle or bool(self._errors))
             self._raise()
 
     def submit(self, job: Job) -> None:
@@ -97,7 +98,7 @@ class BackgroundWriter(Generic[Job]):
             Exception: what a job failed with; raised once.
         """
         with self._changed:
-            self._wait_until_under_way(0)
+            self._wait_until(lambda: self._under_way == 0)
             self._raise()
 
     def close(self) -> None:
@@ -128,10 +129,10 @@ class BackgroundWriter(Generic[Job]):
             self._target.close()
         self._raise()
 
-    def _wait_until_under_way(self, most: int) -> None:
-        """Wait until no more than so many jobs are under way; the lock is held."""
+    def _wait_until(self, condition: Callable[[], bool]) -> None:
+        """Wait until a condition is true. The caller holds the lock."""
         began = time.monotonic()
-        while not self._changed.wait_for(lambda: self._under_way <= most, _PATIENCE_S):
+        while not self._changed.wait_for(condition, _PATIENCE_S):
             self._say_waiting(began)
 
     def _say_waiting(self, began: float) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import itertools
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -317,7 +318,7 @@ def nested(kind: type) -> Rule:
 def _is_number(value: Any, least: float, most: float | None) -> bool:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return False
-    return value >= least and (value <= most if most is not None else value == value)
+    return value >= least and (value <= most if most is not None else value < math.inf)
 
 
 def _digits(value: float) -> str:

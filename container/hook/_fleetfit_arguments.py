@@ -1,9 +1,9 @@
 """Detect hyperparameters that a script's argparse silently misinterprets or drops.
 
-``sitecustomize`` in this folder imports this module, and uses it to wrap argparse's parser when the script imports
-argparse. A parser that accepts only its own arguments (``parse_args()``) reports errors itself. But
-``parse_known_args()``, which SageMaker's examples use, ignores unknown arguments, and ``type=bool`` reads any text as
-True. The code works with Python 3.6, and an error in this module never reaches the script.
+``sitecustomize`` in this folder imports this module. When the script imports argparse, ``sitecustomize`` uses this
+module to wrap argparse's parser. A parser that accepts only its own arguments (``parse_args()``) reports errors itself.
+But ``parse_known_args()``, which SageMaker's examples use, ignores unknown arguments, and ``type=bool`` reads any text
+as True. The code works with Python 3.6, and an error in this module never reaches the script.
 """
 
 import os
@@ -16,11 +16,11 @@ _ALIKE = 0.92
 
 
 def wrap(argparse, tell):  # type: ignore[no-untyped-def]
-    """Make the script's parsers check the results for the job's arguments.
+    """Make the script's parsers check how they have interpreted the job's arguments.
 
     Args:
-        argparse: The module.
-        tell: Called with each warning for the user.
+        argparse: The module ``argparse``.
+        tell: A function that is called with each warning for the user.
     """
     import atexit
     import functools
@@ -62,14 +62,16 @@ def wrap(argparse, tell):  # type: ignore[no-untyped-def]
 
 
 def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
-    """Yield warnings for the user. Each comes with its option if another parser may still accept the option, otherwise
-    "".
+    """Yield warnings for the user.
 
     Args:
         parser: The script's parser.
-        arguments: The parser's arguments.
-        values: The parsed values by name.
+        arguments: The arguments that were parsed.
+        values: The parsed values, by name.
         rest: The arguments that the parser did not know.
+
+    Yields:
+        The name of the option, and the warning. The name is "" if no other parser can still accept the option.
     """
     options = parser._option_string_actions
     job = os.environ.get("SM_USER_ARGS", "")
@@ -104,7 +106,10 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
 
 
 def _near(name, options):  # type: ignore[no-untyped-def]
-    """Return the option that was probably meant: equal except for dashes, underscores and case, or very similar."""
+    """Return the option that the user probably meant. Return None if there is no such option.
+
+    Such an option differs from ``name`` only in dashes, underscores or case, or is very similar to ``name``.
+    """
     options = [option for option in options if option.startswith("--") and len(option) > 3]
     if not name.startswith("--"):
         return None

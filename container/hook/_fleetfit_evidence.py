@@ -1,10 +1,10 @@
 """Detect whether a Python process of a training job joins the other processes, and whether they exchange data.
 
 ``sitecustomize`` in this folder imports this module if the job's strategy distributes the training. The module wraps
-the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. It reports
-each kind of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be known, it
-reports them as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence` evaluates the reports. The
-code works with Python 3.6, and an error in this module never reaches the script.
+the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. The module
+reports each kind of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be
+determined, the module reports the facts as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence`
+evaluates the reports. The code works with Python 3.6, and an error in this module never reaches the script.
 """
 
 import atexit
@@ -29,15 +29,17 @@ class Evidence:
     """The facts about this process.
 
     Args:
-        tell: Called with each report to the toolkit, as a dict.
+        tell: A function that is called with each report to the toolkit, as a dict.
 
     Attributes:
-        joined: The ways in which the process has joined others.
-        exchanges: Library whose exchanges can be counted -> number of exchanges, or of their operations in graphs.
-        optimizers: Number of Horovod's optimizers (or tapes) that were created and should reduce gradients.
-        reduced: Whether one of them has reduced gradients.
-        stepped: Whether an optimizer of Keras 3 has changed a model; under Keras 3, Horovod's do so without reducing.
-        unknown: Why the facts about this process cannot be known; empty if they can.
+        joined: The ways in which the process has joined other processes.
+        exchanges: For each library whose exchanges can be counted, the number of exchanges, or of exchange operations
+            in graphs.
+        optimizers: The number of Horovod's optimizers and gradient tapes that were created and should reduce gradients.
+        reduced: Whether one of these optimizers or tapes has reduced gradients.
+        stepped: Whether an optimizer of Keras 3 has changed a model. With Keras 3, Horovod's optimizers change a model
+            without reducing gradients.
+        unknown: The reason why the facts about this process cannot be known. Empty if the facts can be known.
     """
 
     def __init__(self, tell):  # type: ignore[no-untyped-def]
@@ -57,24 +59,28 @@ class Evidence:
         atexit.register(self.close)  # atexit calls the function that was registered first last
 
     def go_on(self):  # type: ignore[no-untyped-def]
-        """Report that this fork is being observed; the report of the forking process does not apply to it."""
+        """Report that this process, which is a fork, is being observed. The report of the forking process does not
+        apply to a fork.
+        """
         self._pid = os.getpid()
         self._tell({"pid": self._pid, "opened": True})
         if self.unknown:
             self._tell({"pid": self._pid, "unknown": self.unknown})
 
     def join(self, how):  # type: ignore[no-untyped-def]
-        """Record and report that the process joined others; at once, because a process may exit without atexit."""
+        """Record that the process has joined other processes, and report this at once, because a process may exit
+        without atexit.
+        """
         if how not in self.joined:
             self.joined.append(how)
             self._tell({"pid": os.getpid(), "joined": how})
 
     def counts(self, library):  # type: ignore[no-untyped-def]
-        """Count the exchanges of a library from now on."""
+        """Begin to count the exchanges of a library."""
         self.exchanges.setdefault(library, 0)
 
     def exchange(self, library):  # type: ignore[no-untyped-def]
-        """Count an exchange."""
+        """Count an exchange of a library."""
         self.exchanges[library] = self.exchanges.get(library, 0) + 1
 
     def count_at_end(self, count):  # type: ignore[no-untyped-def]
@@ -82,13 +88,13 @@ class Evidence:
         self._counters.append(count)
 
     def doubt(self, why):  # type: ignore[no-untyped-def]
-        """Record and report that the facts about this process cannot be known any more."""
+        """Record and report that the facts about this process can no longer be known."""
         if not self.unknown:
             self.unknown = why
             self._tell({"pid": os.getpid(), "unknown": why})
 
     def close(self):  # type: ignore[no-untyped-def]
-        """Report all facts at the end of the process."""
+        """Report all facts to the toolkit at the end of the process."""
         try:
             if os.getpid() != self._pid and not self.joined:
                 return  # a forked child, for which the toolkit does not wait
@@ -110,7 +116,7 @@ class Evidence:
             pass
 
     def _look_around(self):  # type: ignore[no-untyped-def]
-        """Look for signs that the process joined others in a way that is not observed."""
+        """Look for signs that the process has joined others in a way that is not observed."""
         others = sorted(_OTHERS.intersection(sys.modules))
         if others:
             self.doubt("it uses " + others[0])
@@ -145,10 +151,11 @@ def _mpi_is_initialized():  # type: ignore[no-untyped-def]
 
 
 def _wrap(owner, name, before=None, after=None):  # type: ignore[no-untyped-def]
-    """Wrap a function so that other functions are called before it, or after it has returned.
+    """Wrap a function. ``before`` is called before the function, and ``after`` is called after the function has
+    returned.
 
     Raises:
-        AttributeError: there is no such function.
+        AttributeError: the function does not exist.
     """
     import functools
 
@@ -303,7 +310,7 @@ def _torch(module, evidence):  # type: ignore[no-untyped-def]
 
 
 def _torch_collectives(group):  # type: ignore[no-untyped-def]
-    """Return how many collective operations a process group has made, on all kinds of devices."""
+    """Return how many collective operations a process group has executed, on all kinds of devices."""
     backends = [group._get_backend(device) for device in group._device_types]
     return sum(backend._get_sequence_number_for_group() for backend in backends)
 
@@ -335,7 +342,9 @@ _LOOKED_FOR = {
 
 
 class _Finder:
-    """A finder that calls a function after the import of each observed module; the first one in ``sys.meta_path``."""
+    """A finder that calls a function after the import of each observed module. The object is the first finder in
+    ``sys.meta_path``.
+    """
 
     def __init__(self, evidence):  # type: ignore[no-untyped-def]
         self._evidence = evidence
@@ -395,10 +404,10 @@ def watch(tell):  # type: ignore[no-untyped-def]
     """Start to observe this process.
 
     Args:
-        tell: Called with each report to the toolkit, as a dict.
+        tell: A function that is called with each report to the toolkit, as a dict.
 
     Returns:
-        The facts about the process, which are updated.
+        The facts about the process. The object is updated while the process runs.
     """
     evidence = Evidence(tell)
     evidence.open()

@@ -3,14 +3,15 @@
 Other modules in this folder report whether the process joins the others (``_fleetfit_evidence``), and how its arguments
 were interpreted (``_fleetfit_arguments``).
 
-The toolkit puts this folder first into ``PYTHONPATH`` of every rank, so that Python's own ``site`` module imports this
-file when the interpreter starts: the script needs no decorator. This module then removes its folder from the path,
-imports the ``sitecustomize`` that would otherwise have been imported, and adds a ``sys.excepthook`` that writes one
-event line before it calls the previous hook. It also provides replacements for SageMaker's modules that are not
-installed. Any Python that a shell script starts imports this file as well: therefore the code works with Python 3.6.
+The toolkit puts this folder first into ``PYTHONPATH`` of every rank. Python's own ``site`` module then imports this
+file when the interpreter starts, and the script needs no decorator. This module removes its folder from the path, and
+imports the ``sitecustomize`` that would otherwise have been imported. Then the module installs a ``sys.excepthook``
+that writes one event line before it calls the previous hook. The module also provides replacements for SageMaker's
+modules that are not installed.
 
-An error in this module must never reach the script: an exception that cannot be reported is not reported, and the
-toolkit uses the process's output instead.
+Any Python that a shell script starts imports this file as well. Therefore the code works with Python 3.6. An error in
+this module must never reach the script. If an exception cannot be reported, the toolkit uses the process's output
+instead.
 """
 
 import os
@@ -28,7 +29,7 @@ _WRITE_TIMEOUT_MS = 2_000  # how long to wait for the toolkit to read, before th
 
 
 def _leave_the_path() -> None:
-    """Remove this folder from ``sys.path`` and from what child processes inherit."""
+    """Remove this folder from ``sys.path``, and from the ``PYTHONPATH`` that child processes inherit."""
     here = os.path.dirname(os.path.abspath(__file__))
     sys.path[:] = [entry for entry in sys.path if os.path.abspath(entry) != here]
     sys.path_importer_cache.pop(here, None)
@@ -43,7 +44,10 @@ def _leave_the_path() -> None:
 
 
 class _LateTarget:
-    """``fd:inode`` of the pipe for events, in a process that gets it after its imports: a fork of the importer."""
+    """The ``fd:inode`` of the pipe for events, in a fork of the importer.
+
+    A fork gets the pipe only after its imports. Until then, the text is empty.
+    """
 
     def __init__(self) -> None:
         self.text = ""
@@ -56,7 +60,7 @@ def _install(target: str) -> None:
     """Install a ``sys.excepthook`` that reports the exception and then calls the previous hook.
 
     Args:
-        target: ``fd:inode`` of the pipe.
+        target: The pipe for events, as ``fd:inode``.
     """
     previous = sys.excepthook
 
@@ -72,10 +76,11 @@ def _install(target: str) -> None:
 
 
 def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
-    """Return whether the interpreter itself called the hook, possibly through a hook of the script that calls ours.
+    """Return whether the interpreter itself has called the hook. The interpreter may call a hook of the script, which
+    then calls our hook.
 
     Args:
-        frame: The hook's own frame.
+        frame: The frame of our hook.
     """
     if hasattr(sys, "ps1"):
         return False  # an interactive prompt continues after an exception
@@ -106,7 +111,10 @@ def _send(target: str, line: bytes) -> None:
 
 
 def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
-    """Return the event line, of at most :data:`_LINE_LIMIT` bytes; a long traceback is cut at its beginning."""
+    """Return the event line, which has at most :data:`_LINE_LIMIT` bytes.
+
+    The beginning of a long traceback is omitted.
+    """
     import json
     import traceback
 
@@ -131,7 +139,7 @@ def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
 
 
 def _write(fd: int, line: bytes) -> None:
-    """Write the whole line. The kernel does not mix lines of up to PIPE_BUF bytes with other writers' lines."""
+    """Write the whole line. The kernel does not mix lines of up to PIPE_BUF bytes with the lines of other writers."""
     while line:
         try:
             line = line[os.write(fd, line) :]
@@ -145,7 +153,9 @@ def _write(fd: int, line: bytes) -> None:
 
 
 def _dump_stacks_on(number: int) -> None:
-    """Print every thread's stack on this signal, which the toolkit sends to the ranks of a job that hangs."""
+    """Print the stack of every thread when a signal arrives. The toolkit sends this signal to the ranks of a job that
+    hangs.
+    """
     import faulthandler
 
     try:  # noqa: SIM105 - contextlib is not imported this early
@@ -155,10 +165,11 @@ def _dump_stacks_on(number: int) -> None:
 
 
 class _Imports:
-    """Report at intervals that modules are being imported, which may take long without output on a busy machine.
+    """Report at intervals that modules are being imported. On a busy machine, imports may take long without printing
+    output.
 
-    The object is first in ``sys.meta_path``, finds nothing, and counts each name once: repeated attempts are not
-    progress.
+    The object is the first finder in ``sys.meta_path``, but never finds a module. Each name counts only once, because
+    repeated attempts are not progress.
     """
 
     def __init__(self, target: str) -> None:
@@ -179,7 +190,9 @@ class _Imports:
 
 
 def _json(value) -> str:  # type: ignore[no-untyped-def]
-    """Return the value as JSON, without importing ``json``: a ``json`` in the script's folder would be imported."""
+    """Return a value as JSON. The module ``json`` is not imported, because the script's folder may contain a module of
+    that name.
+    """
     if value is None or isinstance(value, bool):
         return {None: "null", True: "true", False: "false"}[value]
     if isinstance(value, (int, float)):
@@ -194,7 +207,10 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
 
 
 def _evidence_watch():  # type: ignore[no-untyped-def]
-    """Return ``_fleetfit_evidence.watch``, imported while this folder is in the path; None after an error."""
+    """Return ``_fleetfit_evidence.watch``. Return None after an error.
+
+    The module must be imported before this folder is removed from the path.
+    """
     try:
         from _fleetfit_evidence import watch  # type: ignore[import-not-found]
     except Exception:  # noqa: BLE001 - then the process is not observed
@@ -203,7 +219,10 @@ def _evidence_watch():  # type: ignore[no-untyped-def]
 
 
 def _arguments_watch():  # type: ignore[no-untyped-def]
-    """Return ``_fleetfit_arguments.wrap``, imported while this folder is in the path; None after an error."""
+    """Return ``_fleetfit_arguments.wrap``. Return None after an error.
+
+    The module must be imported before this folder is removed from the path.
+    """
     try:
         from _fleetfit_arguments import wrap  # type: ignore[import-not-found]
     except Exception:  # noqa: BLE001 - then the arguments are not checked
@@ -213,13 +232,13 @@ def _arguments_watch():  # type: ignore[no-untyped-def]
 
 
 class _Arguments:
-    """Check how the script's arguments are interpreted, from the import of argparse on.
+    """Check how the script's arguments are interpreted, beginning with the import of argparse.
 
-    The object is in ``sys.meta_path`` until then.
+    Until that import, the object is in ``sys.meta_path``.
 
     Args:
-        wrap: Wraps the module.
-        target: ``fd:inode`` of the pipe for events.
+        wrap: A function that wraps the parser of the module ``argparse``.
+        target: The pipe for events, as ``fd:inode``.
     """
 
     def __init__(self, wrap, target: str) -> None:  # type: ignore[no-untyped-def]
@@ -243,7 +262,11 @@ class _Arguments:
 
 
 def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
-    """Report to the toolkit whether this process joins the others of a job that should be distributed."""
+    """Start to report to the toolkit whether this process joins the others of a job that should be distributed.
+
+    Returns:
+        The facts about the process. None after an error.
+    """
 
     def tell(data):  # type: ignore[no-untyped-def]
         try:  # noqa: SIM105 - contextlib is not imported this early
@@ -260,12 +283,13 @@ def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
 class _Place:
     """Make an elastic worker wait for its rank at the script's first call of ``hvd.init()``.
 
-    By then the script has imported everything; the other workers train until this worker is able to join them. The
+    By then the script has imported its modules. The other workers train until this worker is able to join them. The
     object is in ``sys.meta_path`` until Horovod is imported.
 
     Args:
-        fd: Descriptor from which to read the rest of the environment, as a line of JSON: rank and rendezvous address.
-        target: ``fd:inode`` of the pipe for events.
+        fd: The descriptor from which to read the rest of the environment (rank and rendezvous address), as a line of
+            JSON.
+        target: The pipe for events, as ``fd:inode``.
     """
 
     def __init__(self, fd: int, target: str) -> None:
@@ -306,7 +330,7 @@ class _Place:
         self._fd = fd
 
     def wait(self) -> None:
-        """Report that this worker is ready, and wait for its rank; exit if the worker gets no rank."""
+        """Report that this worker is ready, and wait for its rank. Exit if the worker gets no rank."""
         if self._fd < 0:
             return
         import json
@@ -326,11 +350,11 @@ _SERVERS = "tensorflow.python.training.server_lib"
 class _Servers:
     """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
-    Such a script is a server, and is stopped when the scripts that train have ended. The object is in ``sys.meta_path``
-    until TensorFlow's servers are imported.
+    Such a script is a server. The toolkit stops it when the scripts that train have ended. The object is in
+    ``sys.meta_path`` until TensorFlow's servers are imported.
 
     Args:
-        target: ``fd:inode`` of the pipe for events.
+        target: The pipe for events, as ``fd:inode``.
     """
 
     def __init__(self, target: str) -> None:
@@ -343,7 +367,7 @@ class _Servers:
         return _spec_with(name, path, target, lambda module: self.wrap(module.Server))
 
     def wrap(self, server) -> None:  # type: ignore[no-untyped-def]
-        """Wrap the ``join()`` of TensorFlow's servers so that it reports its call."""
+        """Wrap the method ``join()`` of TensorFlow's servers, so that each call is reported."""
         import functools
 
         join = server.join
@@ -371,10 +395,11 @@ _STAND_INS = {
 
 
 class _StandIns:
-    """Provide our replacements (``container/standins``) if a script imports SageMaker's modules and they are not
-    installed.
+    """Provide replacements (``container/standins``) for those of SageMaker's modules that a script imports and that are
+    not installed.
 
-    The object is last in ``sys.meta_path``: modules that are installed, or are beside the script, are found first.
+    The object is the last finder in ``sys.meta_path``. Therefore modules that are installed, or are beside the script,
+    are found first.
 
     Args:
         folder: The folder of the replacements.
@@ -404,7 +429,8 @@ class _StandIns:
 
 
 class _Spawning:
-    """Make processes that multiprocessing spawns, which import the script without this hook, find the replacements.
+    """Make the replacements available in processes that multiprocessing spawns. Such a process imports the script
+    without this hook.
 
     The folder of the replacements is appended to ``sys.path`` of such a process. This object is in ``sys.meta_path``
     until multiprocessing is imported.
@@ -438,7 +464,7 @@ class _Spawning:
 
 
 def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
-    """Return the spec of a module, with a loader that calls ``then`` with the loaded module."""
+    """Return the spec of a module. The spec's loader calls ``then`` with the loaded module."""
     from importlib.machinery import PathFinder
 
     spec = PathFinder.find_spec(name, path, target)
@@ -454,7 +480,7 @@ def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
 
 
 def _sockets():  # type: ignore[no-untyped-def]
-    """Return the sockets of this process, as ``(descriptor, inode)``."""
+    """Return the descriptor and the inode of each socket of this process."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
         try:
@@ -467,10 +493,10 @@ def _sockets():  # type: ignore[no-untyped-def]
 
 
 def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
-    """Shut down sockets, so that their other ends learn that this rank has left.
+    """Shut down sockets, so that the processes at their other ends notice that this rank has disconnected.
 
     If Horovod shuts down after a rank has died, it keeps its connections to the other ranks until the next rendezvous.
-    A rank that waits for this rank, instead of the dead one, would not come to the rendezvous before its timeout.
+    A rank that waits for data from this rank would then not start its rendezvous before the timeout.
     """
     import socket
 
@@ -495,22 +521,23 @@ def _from_environment(method, variable):  # type: ignore[no-untyped-def]
 
 
 def _hand_over() -> None:
-    """Import the ``sitecustomize`` that would have been imported without this one.
+    """Import the ``sitecustomize`` that would have been imported without this module.
 
     Raises:
-        ImportError: there is no other one. ``site`` treats this, with this name, as the normal case, and the import
-            system removes this module from ``sys.modules``. Errors of the other module are also passed on to ``site``.
+        ImportError: there is no other ``sitecustomize``. For ``site``, this is the normal case. The import system then
+            removes this module from ``sys.modules``. Errors of the other module are also raised.
     """
     del sys.modules["sitecustomize"]
     import sitecustomize  # type: ignore[import-not-found]  # noqa: F401
 
 
 def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
-    """Do, in a process that the importer has forked, the rest of the work, which depends on the rank's own environment.
+    """Do the remaining work in a process that the importer has forked. This work depends on the environment of the
+    rank.
 
     Args:
         late: The object that the reporters got in place of the ``fd:inode`` of the pipe for events.
-        evidence: The observer of whether this process joins others; None if there is none.
+        evidence: The observer that reports whether this process joins others. None if this process is not observed.
     """
     del sys._fleetfit_go_on  # type: ignore[attr-defined]
     _leave_the_path()

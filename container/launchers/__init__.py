@@ -1,7 +1,8 @@
-"""Plan how each strategy is started, with pure functions from a host's environment and a membership to a plan.
+"""Plan how each strategy is started. A plan is computed by pure functions from a host's environment and a membership.
 
-A launcher is a module with ``plan(environment, membership, command) -> Plan``; to add a launcher, add one file and one
-line in :data:`LAUNCHERS`. A launcher only plans: the toolkit starts the planned processes with the launcher's runtime.
+A launcher is a module with a function ``plan(environment, membership, command) -> Plan``. To add a launcher, add a file
+and a line in :data:`LAUNCHERS`. A launcher only makes the plan. The toolkit starts the planned processes, with the
+launcher's runtime.
 """
 
 from __future__ import annotations
@@ -22,16 +23,19 @@ class Launcher:
     """The way in which a launcher's strategies are started and run.
 
     Attributes:
-        module: The module with the launcher's ``plan``.
-        runtime: The class that runs a host's share, as ``module:class``: a :class:`container.toolkit.runtime.Runtime`.
-        membership_changes: Whether hosts join and leave while the job runs. Then the supervisor, instead of the hosts'
-            coordinator, decides the membership.
-        own_sessions: Whether each host's processes get a session, which Linux schedules separately, if hosts share a
-            machine. This suits ranks that sleep while they wait. Ranks that poll, as MPI's do, could then not yield to
-            the ranks of other hosts.
-        connects: Whether the processes connect the hosts with each other, in addition to the toolkits' own connection.
-        placed_by_script: Whether a worker gets its rank when its script requests the rank, instead of at its start.
-        runs_horovod: Whether scripts may use Horovod under the launcher.
+        module: The name of the module with the launcher's ``plan``.
+        runtime: The class that runs a host's processes, as ``module:class``. See
+            :class:`container.toolkit.runtime.Runtime`.
+        membership_changes: Whether hosts join and leave while the job runs. If True, the supervisor decides the
+            membership. If False, the coordinator on algo-1 decides.
+        own_sessions: Whether the processes of each host get a session when several hosts share a machine. Linux
+            schedules each session separately. A session suits ranks that sleep while they wait. Ranks that poll while
+            they wait, such as MPI's, could not yield to the ranks of other sessions.
+        connects: Whether the processes connect to processes on other hosts, in addition to the connections between the
+            toolkits.
+        placed_by_script: Whether a worker gets its rank when its script requests the rank. Otherwise the worker gets
+            the rank at its start.
+        runs_horovod: Whether scripts may use Horovod with the launcher.
     """
 
     module: str
@@ -73,11 +77,11 @@ PlanFunction = Callable[[Environment, Membership, tuple[str, ...]], Plan]
 
 
 class LaunchError(Exception):
-    """A strategy cannot be started here; the message says what is missing and the remedy."""
+    """Error for a strategy that cannot be started here. The message names what is missing, and the remedy."""
 
 
 def launcher_of(strategy: Distribution | None) -> str:
-    """Return the name of the launcher that starts a strategy; ``script`` if there is no strategy."""
+    """Return the name of the launcher that starts a strategy. Return ``script`` if there is no strategy."""
     return strategy.launcher if strategy is not None else "script"
 
 
@@ -87,7 +91,7 @@ def of(strategy: Distribution | None) -> Launcher:
 
 
 def runnable(name: str) -> bool:
-    """Return whether this version can run the launcher's plans."""
+    """Return whether this version of fleetfit can run a launcher's plans."""
     return name in LAUNCHERS and name not in _MISSING
 
 
@@ -95,11 +99,11 @@ def load(name: str, *, to_show: bool = False) -> PlanFunction:
     """Return a launcher's ``plan`` function.
 
     Args:
-        name: The launcher.
-        to_show: Whether the plan will only be shown, which is possible before such jobs can be run.
+        name: The name of the launcher.
+        to_show: Whether the plan will only be shown. A plan can be shown even if this version cannot run it.
 
     Raises:
-        LaunchError: there is no such launcher (yet).
+        LaunchError: the launcher does not exist, or its plans cannot be run yet.
     """
     if name in _MISSING and not (to_show and name in LAUNCHERS):
         raise LaunchError(_MISSING[name] + ".")
@@ -110,14 +114,15 @@ def load(name: str, *, to_show: bool = False) -> PlanFunction:
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
-    """Return how many reserved ports each host needs: for the strategy's servers that cannot choose a port."""
+    """Return the number of ports that must be reserved on each host, for those servers of a strategy that cannot choose
+    a port.
+    """
     module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0
 
 
 def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the changes that the program that starts the ranks makes to their host's variables, as far as they are
-    known.
+    """Return the known changes that mpirun, or another program that starts the ranks, makes to a host's variables.
 
     Args:
         environment: The job as one host sees it.
@@ -131,18 +136,20 @@ def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> d
 
 
 def defaults(environment: Environment) -> dict[str, str]:
-    """Return the strategy's default variables for all processes of a host; the user's own values override these."""
+    """Return a strategy's default variables for all processes of a host. Variables that the user sets override the
+    defaults.
+    """
     module = importlib.import_module(of(environment.strategy).module)
     found: dict[str, str] = module.defaults(environment) if hasattr(module, "defaults") else {}
     return found
 
 
 def check_tf_config(text: str, membership: Membership) -> None:
-    """Refuse a TF_CONFIG that Linux would not pass to a process.
+    """Refuse a TF_CONFIG that is longer than Linux allows for a variable.
 
     Args:
-        text: The job's longest TF_CONFIG, which names every process.
-        membership: The hosts and their slots, for the message.
+        text: The longest TF_CONFIG of the job. It names every process.
+        membership: The hosts and their slots, for the error message.
 
     Raises:
         LaunchError: the text is longer than a variable may be.
@@ -156,7 +163,9 @@ def check_tf_config(text: str, membership: Membership) -> None:
 
 
 def membership_of(environment: Environment) -> Membership:
-    """Return the cluster that a job's configuration files describe: all hosts, with equal numbers of ranks."""
+    """Return the cluster that a job's configuration files describe. The cluster contains all hosts, with equal numbers
+    of ranks.
+    """
     strategy = environment.strategy
     members = Membership.of(environment.hosts, slots=strategy.ranks_per_host if strategy is not None else 1)
     if not environment.addresses:
@@ -172,13 +181,13 @@ def plan_job(
     *,
     to_show: bool = False,
 ) -> Plan:
-    """Plan a whole job from the knowledge of one of its hosts.
+    """Plan a whole job from the facts that one of its hosts knows.
 
     Args:
         environment: The job as one host sees it.
         command: The user's entry point as an argv list.
-        membership: The hosts of the cluster; default: the hosts of the configuration files.
-        to_show: See :func:`load`.
+        membership: The hosts of the cluster. If None, the hosts in the configuration files.
+        to_show: Whether the plan will only be shown. See :func:`load`.
 
     Raises:
         LaunchError: the strategy cannot be started here.

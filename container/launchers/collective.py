@@ -1,7 +1,8 @@
 """Plan the *collective* launcher: every rank runs the script with its TF_CONFIG (``MultiWorkerMirroredStrategy``).
 
-Source of the port and of TF_CONFIG's form: sagemaker-tensorflow-training-toolkit, ``training.py``,
-``_build_tf_config_for_mwms``. That toolkit supports one rank per host; further ranks of a host use the following ports.
+The port and the form of TF_CONFIG are those of sagemaker-tensorflow-training-toolkit, ``training.py``,
+``_build_tf_config_for_mwms``. That toolkit supports only one rank per host. Here, each additional rank of a host uses
+the next port.
 """
 
 from __future__ import annotations
@@ -19,12 +20,12 @@ WORKER_PORT = 8890
 
 
 def ports_per_host(strategy: CollectiveAllReduce) -> int:
-    """Return the number of ports that a host needs: one for each rank."""
+    """Return the number of ports that a host needs. Each rank needs one port."""
     return strategy.processes_per_host
 
 
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
-    """Plan a cluster of equal workers.
+    """Plan a cluster in which all workers have the same role.
 
     Args:
         environment: The job as one host sees it.
@@ -42,7 +43,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def worker_addresses(membership: Membership) -> list[str]:
-    """Return the address of each rank, in rank order."""
+    """Return the address of each rank (host and port), in the order of the ranks."""
     return [
         f"{host.reach}:{host.ports[local_rank] if host.ports else WORKER_PORT + local_rank}"
         for _, host, local_rank in membership.ranks()

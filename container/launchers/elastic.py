@@ -1,7 +1,7 @@
-"""Plan the *elastic* launcher: the script runs in each slot of each host; hosts and ranks change during the job.
+"""Plan the *elastic* launcher: the script runs in each slot of each host, and hosts and ranks change during the job.
 
-The plan shows the workers that a job starts with. At their rendezvous, Horovod's driver sends each worker its rank
-(:mod:`container.toolkit.elastic`).
+The plan shows the workers that a job starts with. At the workers' rendezvous, Horovod's driver sends a rank to each
+worker (:mod:`container.toolkit.elastic`).
 """
 
 from __future__ import annotations

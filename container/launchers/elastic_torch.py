@@ -1,7 +1,8 @@
-"""Plan the *elastic_torch* launcher: torchrun's variables for ranks that restart whenever hosts join or leave.
+"""Plan the *elastic_torch* launcher: ranks that get torchrun's variables and are restarted whenever hosts join or
+leave.
 
-The plan shows the ranks that a job starts with. The supervisor, which has the membership, plans the ranks of each later
-membership with the same function.
+The plan shows the ranks that a job starts with. The supervisor plans the ranks of each later membership with the same
+function.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ _PORTS = 4
 
 
 def ports_per_host(strategy: ElasticTorchDistributed) -> int:
-    """Return the number of ports that a host needs, for the store if rank 0 runs on the host."""
+    """Return the number of ports that a host needs.
+
+    The ports are used for PyTorch's store if rank 0 runs on the host.
+    """
     return _PORTS
 
 
@@ -38,9 +42,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def defaults(environment: Environment) -> dict[str, str]:
-    """Return default variables for all ranks of a host; the user's own values override these.
+    """Return default variables for all ranks of a host. Variables that the user sets override the defaults.
 
     Args:
-        environment: The job as the host sees it. Hosts that join later are not in there.
+        environment: The job as the host sees it. Hosts that join later are not included.
     """
     return torch_distributed.defaults(environment, alone=False)

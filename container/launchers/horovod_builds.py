@@ -12,11 +12,12 @@ from container.launchers import LaunchError
 
 
 def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
-    """Return the frameworks that an installed Horovod was built for, judged by its compiled libraries; empty without
-    Horovod.
+    """Return the frameworks that an installed Horovod was built for. Return an empty set if Horovod is not installed.
+
+    The frameworks are recognised by Horovod's compiled libraries.
 
     Args:
-        folders: The folders of installed packages: site-packages, or ``sys.path``.
+        folders: The folders of installed packages, such as site-packages or the entries of ``sys.path``.
     """
     found = set()
     for folder in folders:
@@ -31,11 +32,11 @@ def built_for(folders: Iterable[str | Path]) -> frozenset[str]:
 def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
     """Return the frameworks for which a script needs Horovod.
 
-    Only unconditional imports at the top level count: imports in a function or in a ``try`` or ``if`` are ignored.
+    Only imports at the top level count. Imports within a function, a ``try`` or an ``if`` statement are ignored.
 
     Args:
-        text: The script.
-        framework: The framework that its estimator is for; None if unknown.
+        text: The text of the script.
+        framework: The framework of the job's estimator. None if unknown.
     """
     parts = {tuple(name.split(".")[:2]) for name in _imports_of(text)}
     needed = {"torch"} if ("horovod", "torch") in parts else set()
@@ -47,15 +48,16 @@ def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
 
 
 def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: str = "") -> str | None:
-    """Return why a script cannot run with the installed Horovod, and the remedy; None if the script can run.
+    """Return why a script cannot run with the installed Horovod, and the remedy. Return None if the script can run.
 
-    If no Horovod is found, nothing is refused: the job's own variables may lead to one.
+    If no Horovod was found, the script is not refused, because the job's variables may lead to a Horovod in another
+    folder.
 
     Args:
-        program: The script's name.
+        program: The name of the script.
         needed: The frameworks for which the script needs Horovod.
-        built: The frameworks that Horovod is built for.
-        host: The host with this Horovod; empty for the machine of the caller.
+        built: The frameworks that Horovod was built for.
+        host: The name of the host with this Horovod. Empty for the machine of the caller.
     """
     if not built or needed <= built:
         return None
@@ -70,11 +72,11 @@ def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: s
 
 
 def check(script: Path, code: Path, folders: Iterable[str | Path], host: str) -> None:
-    """Validate on the host that a script can run with the host's Horovod.
+    """Check on a host that a script can run with the host's Horovod.
 
     Args:
-        script: The script's file; only Python scripts are checked.
-        code: The folder of the job's code, which may contain its own Horovod.
+        script: The file of the script. Only Python scripts are checked.
+        code: The folder of the job's code. If the folder contains a Horovod, the script is not checked.
         folders: The host's folders of installed packages.
         host: The host's name.
 

@@ -14,7 +14,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
     Args:
         environment: The job as its host sees it.
-        membership: The host.
+        membership: The job's only host.
         command: The user's entry point.
 
     Raises:

@@ -1,10 +1,10 @@
 """Plan the *mpi* launcher: algo-1 runs one ``mpirun`` for hosts x processes_per_host ranks.
 
-The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunner._create_command``) as far as they are
-still useful; the user's options take precedence. Ranks inherit their own host's environment. ``-x`` therefore exports
-only Horovod's options and the variables that the user names; the toolkit's ``-x SM_CURRENT_HOST`` would give every rank
-the value algo-1. mpirun reaches the other hosts through our remote shell (:mod:`container.toolkit.mpi.rsh`), which
-needs no sshd.
+The options are those of SageMaker's training toolkit (``mpi.py``, ``MasterRunner._create_command``), without those that
+are no longer useful. The user's options take precedence. Ranks inherit the environment of the host on which they run.
+Therefore ``-x`` exports only Horovod's options and the variables that the user names. SageMaker's toolkit uses ``-x
+SM_CURRENT_HOST``, which would give every rank the value algo-1. mpirun reaches the other hosts through our remote shell
+(:mod:`container.toolkit.mpi.rsh`), which needs no sshd.
 """
 
 from __future__ import annotations
@@ -71,15 +71,15 @@ def mpirun_command(
     command: tuple[str, ...],
     interface: str,
 ) -> tuple[str, ...]:
-    """Return the mpirun line as an argv list.
+    """Return the command line of mpirun as an argv list.
 
     Args:
         machine: The machine of algo-1.
         membership: The hosts and their slots.
         strategy: The strategy's options.
-        users: The user's own options, parsed.
+        users: The options that the user has given, parsed.
         command: The user's entry point.
-        interface: The network interface between hosts.
+        interface: The name of the network interface that connects the hosts.
     """
     defaults = (_openmpi_5 if machine.mpi_major >= 5 else _openmpi_4)(machine, membership, interface)
     wrapper = rank_wrapper(machine)
@@ -115,10 +115,12 @@ def _without_path(item: Option) -> Option:
 def _hosts(machine: Machine, membership: Membership) -> str:
     """Return the hosts with their slots, in the form that mpirun needs.
 
-    mpirun itself runs on a single host, but does not recognise that host by its name. As ``localhost``, the host needs
-    no daemon. If several hosts share a machine, algo-1 needs a daemon nevertheless. Otherwise OpenMPI would call algo-1
-    by the machine's own name, and the ranks of the other hosts, which see the same name, would look for its shared
-    memory.
+    If there is a single host, it is called ``localhost``. mpirun itself runs on that host, but does not recognise the
+    host by its name. With the name ``localhost``, mpirun does not start a daemon there.
+
+    If several hosts share a machine, all hosts keep their names, so that mpirun starts a daemon for algo-1 too.
+    Otherwise OpenMPI would use the machine's name for algo-1. The ranks of the other hosts, which see the same name,
+    would then look for algo-1's shared memory.
     """
     master = membership.master
     if len(membership.hosts) == 1 and (machine.shared or machine.mpi_major >= 5):
@@ -144,7 +146,7 @@ def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[
 
 
 def rank_wrapper(machine: Machine) -> tuple[str, ...]:
-    """Return the wrapper command that precedes each rank's own command."""
+    """Return the rank wrapper's command. The wrapper's command precedes the command that each rank runs."""
     return (machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rank", "--")
 
 

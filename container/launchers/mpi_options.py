@@ -1,6 +1,6 @@
-"""Parse the user's ``custom_mpi_options``, so that they override ours. Pure.
+"""Parse the user's ``custom_mpi_options``, so that they override our options. Pure.
 
-mpirun aborts on a repeated ``-mca`` parameter and on unknown options. Therefore the options are parsed instead of
+mpirun aborts if a ``-mca`` parameter is repeated or an option is unknown. Therefore the options are parsed instead of
 appended. The tables follow OpenMPI 4.1's ``orterun.c`` and OpenMPI 5.0's ``mpirun --help``.
 """
 
@@ -64,12 +64,12 @@ _ALIASES = {
 
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """One option of mpirun.
+    """An option of mpirun.
 
     Attributes:
-        key: Identity of the option; options with the same key set the same thing: ``("mca", "pml")``, ``("x",
-            "PATH")``, ``("option", "bind-to")``.
-        words: The option as words of the argv list.
+        key: The identity of the option, such as ``("mca", "pml")``, ``("x", "PATH")`` or ``("option", "bind-to")``. Two
+            options with the same key set the same parameter.
+        words: The words of the option in the argv list.
     """
 
     key: tuple[str, str]
@@ -79,16 +79,17 @@ class Option:
 def parse(text: str, *, major: int = 4) -> list[Option]:
     """Parse ``custom_mpi_options``.
 
-    ``--NCCL_DEBUG=V``, which mpirun does not know, becomes ``-x NCCL_DEBUG=V``, as in SageMaker's toolkit
-    (``mpi.py``, ``_parse_custom_mpi_options``).
+    ``--NCCL_DEBUG=V``, which mpirun does not know, becomes ``-x NCCL_DEBUG=V``, as in SageMaker's toolkit (``mpi.py``,
+    ``_parse_custom_mpi_options``).
 
     Args:
         text: The options, quoted as for a shell.
-        major: OpenMPI's major version; version 5 aborts on long options with a single dash, so they get two dashes.
+        major: The major version of OpenMPI. For version 5, which aborts on long options with a single dash, such
+            options get a second dash.
 
     Raises:
-        ValueError: the quoting is not closed, an option lacks its argument, an option is repeated with different
-            values, a word is not an option, or fleetfit itself sets the option.
+        ValueError: a quotation is not closed, an option lacks its argument, an option is repeated with another value, a
+            word is not an option, or fleetfit itself sets the option.
     """
     try:
         words = shlex.split(text)
@@ -166,12 +167,12 @@ def _x_key(value: str) -> tuple[str, str]:
 
 
 def mca(parameter: str, value: str) -> Option:
-    """Return the option for an MCA parameter."""
+    """Return the option that sets an MCA parameter."""
     return Option(_mca_key("mca", parameter), ("--mca", parameter, value))
 
 
 def prtemca(parameter: str, value: str) -> Option:
-    """Return the option for a parameter of OpenMPI 5's runtime, PRRTE."""
+    """Return the option that sets a parameter of PRRTE, the runtime of OpenMPI 5."""
     return Option(("mca", parameter), ("--prtemca", parameter, value))
 
 
@@ -181,12 +182,19 @@ def export(name: str, value: str) -> Option:
 
 
 def option(name: str, *arguments: str) -> Option:
-    """Return any other option, given its long name."""
+    """Return an option that is neither an MCA parameter nor an exported variable.
+
+    Args:
+        name: The option's long name.
+        arguments: The option's arguments.
+    """
     return Option(("option", name), (f"--{name}", *arguments))
 
 
 def merge(defaults: list[Option], users: list[Option]) -> list[str]:
-    """Return the words of all options: our defaults, without those that the user sets, then the user's options."""
+    """Return the words of all options: first our defaults, then the user's options. Defaults that the user also sets
+    are omitted.
+    """
     theirs = {item.key for item in users}
     kept = [item for item in defaults if item.key not in theirs]
     return [word for item in (*kept, *users) for word in item.words]

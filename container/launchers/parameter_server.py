@@ -1,13 +1,14 @@
-"""Plan the *parameter_server* launcher, for two forms of cluster: ``ParameterServer``'s ``cluster_spec``.
+"""Plan the *parameter_server* launcher, for the two forms of cluster that ``ParameterServer``'s ``cluster_spec``
+selects.
 
-* ``coordinator``: the cluster of TensorFlow 2. Every host has one ``ps`` process and one worker, and algo-1 also has
-  the chief. The script runs on the chief and on every worker; the chief schedules the training, and the workers execute
-  it.
-* ``sagemaker``: the cluster of SageMaker's TensorFlow container. The script runs once on each host: as ``master`` on
-  algo-1, as ``worker`` on every other host, each beside a ``ps`` process. On a single host, the script runs alone,
-  without a cluster.
+* ``coordinator``: the cluster of TensorFlow 2. Every host runs a ``ps`` process and a worker, and algo-1 also runs the
+  chief. The script runs on the chief and on every worker. The chief schedules the training, and the workers execute it.
+* ``sagemaker``: the cluster of SageMaker's TensorFlow container. The script runs once on each host, as ``master`` on
+  algo-1 and as ``worker`` on every other host. Each host also runs a ``ps`` process. On a single host, the script runs
+  alone, without a cluster.
 
 If hosts share a machine, the processes use other ports, which are reserved when the job starts.
+
 Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps`` and
 ``train``.
 """
@@ -32,7 +33,7 @@ CHIEF_PORT = 2224
 
 
 def ports_per_host(strategy: ParameterServer) -> int:
-    """Return the number of ports that a host needs: for worker, server and chief."""
+    """Return the number of ports that a host needs. The worker, the server and the chief need one port each."""
     return 3
 
 
@@ -65,7 +66,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def cluster_spec(membership: Membership, strategy: ParameterServer) -> dict[str, list[str]]:
-    """Return the ``cluster`` of TF_CONFIG: task type -> addresses; empty if the job has no cluster."""
+    """Return the ``cluster`` of TF_CONFIG: the addresses of the tasks of each type. Return an empty dict if the job has
+    no cluster.
+    """
     if not strategy.coordinated and len(membership.hosts) == 1:
         return {}
     ports = [host.ports or (WORKER_PORT, SERVER_PORT, CHIEF_PORT) for host in membership.hosts]
@@ -96,7 +99,7 @@ def _workers(
     cluster: dict[str, list[str]],
     command: tuple[str, ...],
 ) -> list[ProcessPlan]:
-    """Return the processes that count as ranks, in rank order: the chief (or master) is rank 0."""
+    """Return the processes that count as ranks, in the order of the ranks. Rank 0 is the chief or the master."""
     names = membership.names
     if strategy.coordinated:
         tasks = [("chief", 0, names[0]), *(("worker", index, name) for index, name in enumerate(names))]
@@ -131,7 +134,7 @@ def _server(environment: Environment, membership: Membership, cluster: dict[str,
 
 
 def servers_command(environment: Environment) -> tuple[str, ...]:
-    """Return the command of a process that only runs a TensorFlow server, without the script."""
+    """Return the command of a process that runs a TensorFlow server without the script."""
     machine = environment.machine
     return (machine.python, "-I", os.path.join(machine.container_package, "__main__.py"), "serve")
 

@@ -10,8 +10,8 @@ from container.contract.plan import Plan, rank_processes
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
     """Plan one process per host.
 
-    Without a strategy, each of several hosts runs the whole script, as on SageMaker. This is rarely intended, so the
-    plan has a warning.
+    Without a strategy, each host runs the whole script, as on SageMaker. With several hosts, such a job is rarely
+    intended. Therefore the plan has a warning.
     """
     hosts = len(membership.hosts)
     warnings: tuple[str, ...] = ()
@@ -24,7 +24,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def _data(environment: Environment) -> str:
-    """Describe which part of the channels each host has, as the end of a sentence."""
+    """Describe which part of the channels each host has. The text is the end of a sentence."""
     sharded = {
         name: config.get("S3DistributionType") == "ShardedByS3Key"
         for name, config in sorted(environment.input_data_config.items())

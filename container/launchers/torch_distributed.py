@@ -2,9 +2,10 @@
 workers.
 
 Source of the variables: PyTorch, ``torch/distributed/elastic/agent/server/local_elastic_agent.py``,
-``LocalElasticAgent._start_workers``. There are two differences from torchrun. Rank 0 hosts the store for the
-rendezvous, as without torchrun (``TORCHELASTIC_USE_AGENT_STORE`` is False), because our launchers do not import torch.
-And ``TORCHELASTIC_ERROR_FILE`` is not needed, because each rank reports its exceptions itself.
+``LocalElasticAgent._start_workers``. There are two differences from torchrun. First, rank 0 hosts the store for the
+rendezvous, as without torchrun, because our launchers do not import torch. ``TORCHELASTIC_USE_AGENT_STORE`` is
+therefore False. Second, ``TORCHELASTIC_ERROR_FILE`` is not set, because each rank reports its exceptions to the
+toolkit.
 """
 
 from __future__ import annotations
@@ -21,12 +22,12 @@ STORE_PORT = 29500
 
 
 def ports_per_host(strategy: TorchDistributed) -> int:
-    """Return the number of ports that a host needs: one for the store, if rank 0 runs on the host."""
+    """Return the number of ports that a host needs. The port is used for PyTorch's store if rank 0 runs on the host."""
     return 1
 
 
 def plan(environment: Environment, membership: Membership, command: tuple[str, ...]) -> Plan:
-    """Plan a cluster of equal ranks.
+    """Plan a cluster in which all ranks have the same role.
 
     Args:
         environment: The job as one host sees it.
@@ -41,12 +42,12 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 def variables(
     environment: Environment, membership: Membership, *, max_restarts: int = 0
 ) -> Callable[[int], Mapping[str, str]]:
-    """Return a function that returns torchrun's variables for a rank of a membership.
+    """Return a function that returns torchrun's variables for a given rank of a membership.
 
     Args:
         environment: The job as one host sees it.
         membership: The hosts and their slots.
-        max_restarts: Maximum number of restarts of the ranks.
+        max_restarts: The maximum number of restarts of the ranks.
     """
     places = {rank: (host, local_rank) for rank, host, local_rank in membership.ranks()}
 
@@ -83,8 +84,8 @@ def rank_variables(
         rank: The global rank.
         local_rank: The rank on its host.
         run_id: The job's name.
-        restarts: Number of restarts of the ranks so far.
-        max_restarts: Maximum number of restarts of the ranks.
+        restarts: The number of restarts of the ranks so far.
+        max_restarts: The maximum number of restarts of the ranks.
     """
     master = membership.master
     return {
@@ -107,11 +108,11 @@ def rank_variables(
 
 
 def defaults(environment: Environment, *, alone: bool | None = None) -> dict[str, str]:
-    """Return default variables for all ranks of a host; the user's own values override these.
+    """Return default variables for all ranks of a host. Variables that the user sets override the defaults.
 
     Args:
         environment: The job as the host sees it.
-        alone: Whether this is the only host; None: derive this from the job's list of hosts.
+        alone: Whether this is the only host of the job. If None, the job's list of hosts decides.
     """
     machine, hosts = environment.machine, len(environment.hosts)
     slots = environment.strategy.ranks_per_host if environment.strategy is not None else 1

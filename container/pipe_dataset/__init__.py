@@ -6,14 +6,15 @@
 
     dataset = PipeModeDataset("train", record_format="TFRecord").map(parse).batch(64)
 
-The class takes the arguments of ``sagemaker_tensorflow.PipeModeDataset`` and works with current TensorFlow, on a
-laptop, in containers and on SageMaker. Each iterator reads the channel's next epoch, and so does each repetition of
-``repeat()`` and each epoch of ``fit()``. An epoch begins when its first element is requested.
+The class has the arguments of ``sagemaker_tensorflow.PipeModeDataset``. The class works with current TensorFlow, on a
+laptop, in containers and on SageMaker. Each iterator reads the channel's next epoch. Each repetition of ``repeat()``
+and each epoch of ``fit()`` creates an iterator. An epoch begins when its first element is requested.
 
-Records are read at TensorFlow's native speed. TensorFlow's own reader of TFRecords reads the FIFO, through a small
-library that provisioning compiles (``reader.cc``). Without this library, Python copies the stream into files in memory,
-in pieces of some megabytes that end at the end of a record, and TensorFlow's reader reads these files. TensorFlow
-cannot read RecordIO, and its reader of lines drops carriage returns; these formats are passed on as batches of records.
+Records are read at TensorFlow's native speed. TensorFlow's reader of TFRecords reads the FIFO through a small library,
+which provisioning compiles (``reader.cc``). Without this library, Python copies the stream into files in memory, and
+TensorFlow's reader reads these files. Each of these files contains some megabytes and ends at the end of a record.
+TensorFlow cannot read RecordIO, and its reader of lines drops carriage returns. Therefore Python reads records of these
+two formats and passes them to TensorFlow in batches.
 
 For PyTorch, ``PipeModeIterable("train", record_format="TFRecord")`` is an ``IterableDataset`` of the same records.
 """

@@ -14,11 +14,15 @@ _SHARDED = "ShardedByS3Key"
 
 
 def holds(distribution: str, local_size: int) -> str:
-    """Return which part of a channel a process gets: ``"all"``, its ``"host"``'s share, or its own share (``"rank"``).
+    """Return which part of a channel a process gets.
 
     Args:
         distribution: The channel's ``S3DistributionType``.
-        local_size: Number of ranks that read on this host.
+        local_size: The number of ranks that read on this host.
+
+    Returns:
+        "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if each
+        rank of the host gets a separate part.
     """
     if distribution != _SHARDED:
         return "all"
@@ -29,8 +33,8 @@ def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str
     """Return the channel's ``S3DistributionType`` from the job's configuration.
 
     Args:
-        channel: The channel.
-        config_dir: The folder of ``inputdataconfig.json``; None for SageMaker's.
+        channel: The name of the channel.
+        config_dir: The folder of ``inputdataconfig.json``. If None, SageMaker's folder.
 
     Raises:
         PipeError: the job has no such channel, or the channel is not in Pipe mode.

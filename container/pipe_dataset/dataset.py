@@ -1,4 +1,4 @@
-"""Define the dataset: TensorFlow's graph around the readers."""
+"""Define the TensorFlow dataset that calls the readers."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ class PipeModeDataset(tf.data.Dataset):
 
     Args:
         channel: The channel's name.
-        record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: The folder that stores the number of the next epoch; None for ``/opt/ml/pipe_state``, or this rank's
-            own folder.
-        pipe_dir: The folder of the FIFOs; None for ``/opt/ml/input/data``, or this rank's own folder.
-        config_dir: The folder of ``inputdataconfig.json``; None for ``/opt/ml/input/config``.
-        benchmark: Whether to print time and bytes when an iterator has ended.
-        benchmark_records_interval: Number of records after which to print the count; 0 for never. If TensorFlow itself
-            reads the records (TFRecord), they are not counted.
-        max_corrupted_records_to_skip: Maximum number of damaged records in a row that are skipped, with TFRecord.
-            Above 0, checksums are computed in Python, which is slow.
+        record_format: The format of the records: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
+        state_dir: The folder that stores the number of the next epoch. If None, this rank's folder if ranks have
+            separate folders, otherwise ``/opt/ml/pipe_state``.
+        pipe_dir: The folder of the FIFOs. If None, this rank's folder if ranks have separate folders, otherwise
+            ``/opt/ml/input/data``.
+        config_dir: The folder of ``inputdataconfig.json``. If None, ``/opt/ml/input/config``.
+        benchmark: Whether to print the time and the number of bytes when an iterator has ended.
+        benchmark_records_interval: The number of records after which to print the count; 0 for never. TFRecords are not
+            counted if TensorFlow itself reads them.
+        max_corrupted_records_to_skip: The maximum number of damaged TFRecords in a row that are skipped. If the number
+            is above 0, checksums are computed in Python, which is slow.
 
     Attributes:
         channel: The channel's name.
-        record_format: The records' format.
+        record_format: The name of the records' format.
         distribution: The channel's ``S3DistributionType``.
 
     Raises:
@@ -73,36 +74,40 @@ class PipeModeDataset(tf.data.Dataset):
 
     @property
     def element_spec(self) -> Any:
-        """Return the specification of an element: a string."""
+        """Return the specification of an element, which is a string."""
         return tf.TensorSpec([], tf.string)
 
     @property
     def holds(self) -> str:
-        """Return which part of the channel this process gets: ``"all"``, its ``"host"``'s share, or its own
-        (``"rank"``).
+        """Return which part of the channel this process gets.
+
+        Returns:
+            "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if
+            each rank of the host gets a separate part.
         """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 
     def next_epoch(self) -> int:
-        """Return the number of the epoch that the next iterator reads, from 0."""
+        """Return the number of the epoch that the next iterator reads, counted from 0."""
         return self._request.epochs().next()
 
     def resume(self, epoch: int, records: int) -> None:
         """Make the next iterator resume within an epoch.
 
         Args:
-            epoch: The epoch, from 0.
-            records: Number of consumed records of that epoch.
+            epoch: The number of the epoch, from 0.
+            records: The number of records of that epoch that were consumed before.
         """
         readers.resume(self._request, epoch, records)
 
     def choose(self, epoch: int) -> None:
-        """Make every further iterator read one epoch from its beginning, whichever epochs were read before.
+        """Make every later iterator read one epoch from its beginning, whichever epochs were read before.
 
-        This works only with fleetfit's own agent. An elastic training uses it to redistribute the rest of an epoch.
+        The method works only with fleetfit's host agent. Elastic training uses this method to redistribute the rest of
+        an epoch.
 
         Args:
-            epoch: The epoch, from 0.
+            epoch: The number of the epoch, from 0.
         """
         readers.choose(self._request, epoch)
 
@@ -111,7 +116,7 @@ class PipeModeDataset(tf.data.Dataset):
 
 
 def sources_of(dataset: Any) -> Iterator[PipeModeDataset]:
-    """Yield the channels in Pipe mode that a dataset reads."""
+    """Yield the datasets of channels in Pipe mode that a dataset reads."""
     if isinstance(dataset, PipeModeDataset):
         yield dataset
         return
@@ -131,8 +136,9 @@ def _records(request: ReadRequest) -> Any:
 
 
 def _records_of_file(name: Any) -> Any:
-    """Return the records of a file, as ``tf.data.TFRecordDataset`` does, but without its flat_map: less work per
-    record.
+    """Return the records of a file, as ``tf.data.TFRecordDataset`` does.
+
+    ``TFRecordDataset`` is not used because it calls ``flat_map``, which makes more work for each record.
     """
     variant = tf.raw_ops.TFRecordDataset(
         filenames=tf.reshape(name, [1]), compression_type="", buffer_size=tf.constant(_BUFFER, tf.int64)
@@ -141,7 +147,7 @@ def _records_of_file(name: Any) -> Any:
 
 
 def _generated(request: ReadRequest, function: str, spec: Any) -> Any:
-    """Return a dataset of a reader's output; each iterator opens its own reader, and closes it at the end.
+    """Return a dataset of the output of readers. Each iterator opens a reader, and closes that reader at its end.
 
     ``Dataset.from_generator`` would not work, because its functions are bound to the process that creates the dataset.
     """

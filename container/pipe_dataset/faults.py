@@ -1,4 +1,4 @@
-"""Explain faults of a stream: find the object, the offset and the record."""
+"""Explain faults of a stream by the object, the offset and the record that are damaged."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ RECENT: deque[Reader] = deque(maxlen=8)
 
 
 class PipeError(Exception):
-    """A stream cannot be read; the message names the stream, the reason and the remedy, in one line."""
+    """Error for a stream that cannot be read. The message names the stream, the reason and the remedy, in one line."""
 
 
 def of_agent(reader: Reader) -> PipeError | None:
-    """Return the agent's error if the stream ended early; None if it is complete, or the agent writes no notes."""
+    """Return the host agent's error if the stream ended early. Return None if the stream is complete, or the agent
+    writes no notes.
+    """
     notes = reader.notes.all()
     error = next((note.error for note in notes if note.error), "")
     if not error and (not reader.notes.there or any(note.done for note in notes)):
@@ -46,10 +48,10 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
 
     Args:
         reader: The reader of the stream.
-        offset: Offset in the stream at which the record begins.
-        record: Number of records before the damaged one.
-        cause: Description of the damage.
-        framed: Whether the record's beginning and end are correct.
+        offset: The offset in the stream at which the record begins, in bytes.
+        record: The number of records before the damaged record.
+        cause: A description of the damage.
+        framed: Whether the record's beginning and end are known to be correct.
     """
     notes = [note for note in reader.notes.all() if note.uri and note.at <= offset]
     if not notes:
@@ -78,7 +80,10 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
 
 
 def explain(message: str) -> Exception | None:
-    """Return the error for the record in TensorFlow's "corrupted record at …"; None if it can no longer be found."""
+    """Return the error for the record that TensorFlow's message "corrupted record at …" is about.
+
+    Return None if the record can no longer be found.
+    """
     match = _POSITION.search(message)
     if match is None:
         return None
@@ -96,7 +101,7 @@ def explain(message: str) -> Exception | None:
 
 
 def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
-    """Return whether a record is damaged: read the record again, from its object."""
+    """Return whether a record is damaged. The record is read again from its object."""
     with contextlib.suppress(Exception):  # the object may have been deleted, or may not be readable here
         from container.agent import sources
 
@@ -111,12 +116,14 @@ def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
 
 
 def _number(note: Note, record: int) -> int | None:
-    """Return the record's number in its object, from 0, if the agent's notes count records; otherwise None."""
+    """Return the record's number in its object, from 0. Return None if the agent's notes do not count records."""
     return None if note.records is None else note.first + (record - note.records) * note.step
 
 
 def _first_fault(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | None:
-    """Return the offset and number of an object's first faulty record, and its fault; None if no fault can be found."""
+    """Return the offset, the number and the fault of an object's first faulty record. Return None if no faulty record
+    can be found.
+    """
     found: tuple[int, int, str] | None = None
     with contextlib.suppress(Exception):  # the object may have been deleted, or may not be readable here
         found = _scan(reader, uri, size)
@@ -155,7 +162,13 @@ def _count_until(reader: Reader, uri: str, offset: int) -> int:
 
 
 def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
-    """Return the offset of a record in its object, given its number from 0; None if it cannot be found."""
+    """Return the offset of a record in its object. Return None if the record cannot be found.
+
+    Args:
+        reader: The reader of the stream.
+        uri: The URI of the object.
+        number: The number of the record in the object, from 0. None if unknown.
+    """
     if number is None:
         return None
     with contextlib.suppress(Exception):
@@ -166,7 +179,11 @@ def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:
 
 
 def _walk(reader: Reader, uri: str, *, offset: float = math.inf, number: float = math.inf) -> tuple[int, int]:
-    """Go through an object's records to an offset or a number; return the place, and how many came before it."""
+    """Read an object's records until an offset or a number of records is reached.
+
+    Returns:
+        The offset of the record that was reached, and the number of records before that record.
+    """
     from container.agent import sources
 
     framing = formats.framing(reader.record_format)

@@ -15,14 +15,17 @@ from container.pipe_dataset.readers import ReadRequest
 class PipeModeIterable(IterableDataset):
     """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch.
 
-    ``cluster.loader()`` divides the records among the ranks; every rank must get the whole channel (FullyReplicated).
+    ``cluster.loader()`` divides the records among the ranks. Every rank must therefore get the whole channel
+    (FullyReplicated).
 
     Args:
         channel: The channel's name.
-        record_format: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: The folder that stores the number of the next epoch; None for SageMaker's, or this rank's own folder.
-        pipe_dir: The folder of the FIFOs; None for SageMaker's, or this rank's own folder.
-        config_dir: The folder of ``inputdataconfig.json``; None for SageMaker's.
+        record_format: The format of the records: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
+        state_dir: The folder that stores the number of the next epoch. If None, this rank's folder if ranks have
+            separate folders, otherwise SageMaker's folder.
+        pipe_dir: The folder of the FIFOs. If None, this rank's folder if ranks have separate folders, otherwise
+            SageMaker's folder.
+        config_dir: The folder of ``inputdataconfig.json``. If None, SageMaker's folder.
 
     Raises:
         ValueError: the format is unknown.
@@ -43,8 +46,11 @@ class PipeModeIterable(IterableDataset):
 
     @property
     def holds(self) -> str:
-        """Return which part of the channel this process gets: ``"all"``, its ``"host"``'s share, or its own
-        (``"rank"``).
+        """Return which part of the channel this process gets.
+
+        Returns:
+            "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if
+            each rank of the host gets a separate part.
         """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 
@@ -52,8 +58,8 @@ class PipeModeIterable(IterableDataset):
         """Make the next iterator resume within an epoch.
 
         Args:
-            epoch: The epoch, from 0.
-            records: Number of consumed records of that epoch.
+            epoch: The number of the epoch, from 0.
+            records: The number of records of that epoch that were consumed before.
         """
         readers.resume(self._request, epoch, records)
 

@@ -1,10 +1,14 @@
 """Allow the process to exit while TensorFlow's threads call Python readers.
 
-When Python exits, TensorFlow waits for everything that its iterators still do. Without this module, it could wait
-forever in two cases. First, a reader may wait for a FIFO whose writer has stopped writing: therefore readers wait for
-bytes or for the exit of the process. Second, a thread may enter Python, or return to it, at the moment when Python
-exits: Python terminates such a thread, within TensorFlow's function (``PyEval_RestoreThread`` in Python's
-documentation). Therefore the exit waits for these threads.
+When Python exits, TensorFlow waits until all its iterators have finished their current work. Without this module,
+TensorFlow could wait forever in two cases.
+
+First, a reader may wait for a FIFO whose writer has stopped writing. Therefore readers wait either for bytes or for the
+exit of the process.
+
+Second, a thread may enter Python, or return to it, at the moment when Python exits. Python terminates such a thread
+within TensorFlow's function (``PyEval_RestoreThread`` in Python's documentation). Therefore the exit waits for these
+threads.
 """
 
 from __future__ import annotations
@@ -39,21 +43,22 @@ _gap = 0.0
 
 @functools.cache
 def descriptor() -> int:
-    """Return a descriptor that becomes readable when the process exits; callers must not read from it."""
+    """Return a descriptor that becomes readable when the process exits. Callers must not read from the descriptor."""
     end, signal = os.pipe()
     atexit.register(_leave, signal, os.getpid())
     return end
 
 
 def wait(file: int, timeout: float | None = None) -> bool:
-    """Wait until there are bytes, the writer has closed the FIFO, or the process exits.
+    """Wait until the FIFO contains bytes, its writer has closed it, or the process exits.
 
     Args:
-        file: The FIFO, open for reading.
-        timeout: Time limit in seconds; None for no limit.
+        file: The descriptor of the FIFO, open for reading.
+        timeout: The time limit in seconds. If None, no limit.
 
     Returns:
-        Whether the FIFO can be read. False after the timeout, and when the process exits: see :func:`ending`.
+        True if the FIFO can be read; False after the timeout, or when the process exits. :func:`ending` distinguishes
+        the latter two.
     """
     poll = select.poll()
     poll.register(file, select.POLLIN)  # also returns POLLHUP, after the last writer has closed the FIFO
@@ -63,19 +68,19 @@ def wait(file: int, timeout: float | None = None) -> bool:
 
 
 def ending(timeout: float = 0.0) -> bool:
-    """Return whether the process exits, or begins to exit within ``timeout`` seconds."""
+    """Return whether the process is exiting, or begins to exit within ``timeout`` seconds."""
     return bool(select.select([descriptor()], [], [], timeout)[0])
 
 
 def opened() -> None:
-    """Record that TensorFlow has opened a Python reader, which it will close."""
+    """Record that TensorFlow has opened a Python reader. TensorFlow will close the reader."""
     global _open
     with _lock:
         _open += 1
 
 
 def finished() -> None:
-    """Record that a reader has reported its end to TensorFlow."""
+    """Record that a reader has reported the end of its stream to TensorFlow."""
     global _finishing
     with _lock:
         _finishing += 1
@@ -85,7 +90,7 @@ def closed(*, finished: bool) -> None:
     """Record that TensorFlow has closed a reader.
 
     Args:
-        finished: Whether the reader had reported its end.
+        finished: Whether the reader had reported the end of its stream.
     """
     global _open, _finishing
     with _lock:
@@ -95,7 +100,7 @@ def closed(*, finished: bool) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[None]:
-    """Record a call of a Python reader, for its duration."""
+    """Record that a Python reader is being called, during a ``with`` block."""
     global _asked, _gap
     if _asked:
         _gap = max(_gap, time.monotonic() - _asked)
@@ -115,7 +120,9 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Return whether one of TensorFlow's threads is in Python, is about to enter it, or will certainly enter it."""
+    """Return whether one of TensorFlow's threads is in Python, is about to enter Python, or will certainly enter Python
+    later.
+    """
     with _lock:
         certain, possible = _finishing, _open
     quiet = min(max(_QUIET, 2 * _gap), _LONGEST_QUIET)
@@ -123,6 +130,6 @@ def _is_awaited() -> bool:
 
 
 def _visitors() -> int:
-    """Return the number of threads in Python, or waiting for the GIL, that Python did not start."""
+    """Return the number of threads that Python did not start, and that are in Python or wait for the GIL."""
     # Of all functions that report threads, only this one counts those that wait for the GIL.
     return len(sys._current_exceptions()) - _thread._count() - 1  # _count() does not include the main thread

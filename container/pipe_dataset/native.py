@@ -1,7 +1,7 @@
-"""Connect TensorFlow's own reader of TFRecords to a FIFO, with the library in ``reader.cc`` beside this file.
+"""Connect TensorFlow's reader of TFRecords to a FIFO, with the library in ``reader.cc`` beside this file.
 
-Provisioning compiles the library for the environment's TensorFlow. Without the library,
-:mod:`container.pipe_dataset.stream` reads TFRecords, more slowly.
+Provisioning compiles the library for the TensorFlow of the environment. Without the library,
+:mod:`container.pipe_dataset.stream` reads TFRecords, which is slower.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ _served: list[Any] = []
 
 @functools.cache
 def library() -> Any:
-    """Load the library into TensorFlow and return it; return None if it is not installed, or is switched off.
+    """Load the library into TensorFlow and return the library. Return None if the library is not installed or is
+    switched off.
 
     Raises:
         PipeError: the library was built for another version of TensorFlow.
@@ -83,11 +84,11 @@ def serve(begin: Begin, end: End) -> bool:
     """Register the functions with which TensorFlow opens and closes channels in this process.
 
     Args:
-        begin: Opens a reader. TensorFlow raises its error.
-        end: Called when a reader is closed, in the thread that closes it.
+        begin: A function that opens a reader. TensorFlow raises the error of this function.
+        end: A function that is called when a reader is closed, in the thread that closes the reader.
 
     Returns:
-        Whether there is a library.
+        Whether the library is available.
     """
     loaded = library()
     if loaded is None or _served:
@@ -121,7 +122,7 @@ def _end_service(loaded: Any, process: int) -> None:
 
 
 def name(request: str) -> str:
-    """Return the file name under which TensorFlow opens a request."""
+    """Return the file name with which TensorFlow opens a request."""
     return f"{_SCHEME}://{request}"
 
 
@@ -129,15 +130,15 @@ class NativeReader:
     """One epoch of a channel, which TensorFlow itself reads from the FIFO.
 
     Args:
-        channel: Name of the channel.
+        channel: The name of the channel.
         place: The folder of the FIFO.
-        epoch: Number of the FIFO.
-        file: The FIFO, open for reading in non-blocking mode.
-        skip: Number of records to skip at the beginning.
+        epoch: The number of the FIFO.
+        file: The descriptor of the FIFO, open for reading in non-blocking mode.
+        skip: The number of records to skip at the beginning.
 
     Attributes:
-        number: The library's number of the reader.
-        notes: The agent's notes about the objects.
+        number: The number by which the library identifies the reader.
+        notes: The host agent's notes about the objects.
     """
 
     record_format = RecordFormat.TFRECORD
@@ -165,14 +166,15 @@ class NativeReader:
 
     @property
     def seconds(self) -> float:
-        """Return the time spent reading and waiting, in seconds."""
+        """Return the time that was spent reading and waiting, in seconds."""
         return self._counts()[1] / 1e9
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """Find the record at TensorFlow's ``position``: return its offset in the stream, and its number from 0; None if
-        unknown.
+        """Find the record at the position that TensorFlow reports. Only the most recent records can be found.
 
-        Only the most recent records are known.
+        Returns:
+            The offset of the record in the stream, and the number of the record, from 0. None if the record is not
+            found.
         """
         offset, record = _Number(), _Number()
         if self._library.fleetfit_pipe_find(self.number, position, ctypes.byref(offset), ctypes.byref(record)):
@@ -180,7 +182,7 @@ class NativeReader:
         return None
 
     def close(self) -> None:
-        """Close the notes, after TensorFlow has closed the FIFO."""
+        """Close the file of notes. The method is called after TensorFlow has closed the FIFO."""
         self.notes.close()
 
     def __del__(self) -> None:
@@ -192,14 +194,14 @@ class NativeReader:
         return count.value, nanoseconds.value
 
     def fault(self, kind: int, offset: int, record: int, there: int, wanted: int) -> Exception | None:
-        """Return the error that ended the stream early; None if the stream is complete.
+        """Return the error that ended the stream early. Return None if the stream is complete.
 
         Args:
-            kind: Kind of fault that the library has found.
-            offset: Offset in the stream at which the record begins.
-            record: Number of the record, from 0.
-            there: How many bytes of the record there are.
-            wanted: Expected number of bytes; 0 if unknown.
+            kind: The kind of fault that the library has found.
+            offset: The offset in the stream at which the record begins, in bytes.
+            record: The number of the record, from 0.
+            there: The number of bytes of the record that were received.
+            wanted: The expected number of bytes of the record; 0 if unknown.
         """
         if kind == _END:
             said = faults.of_agent(self)
@@ -216,7 +218,9 @@ class NativeReader:
 def _explain(
     number: int, kind: int, offset: int, record: int, there: int, wanted: int, text: int, capacity: int
 ) -> None:
-    """Write a description of a fault into the library's buffer; it calls this in one of TensorFlow's threads."""
+    """Write a description of a fault into the library's buffer. The library calls this function in one of TensorFlow's
+    threads.
+    """
     try:
         reader = _open.get(number)
         fault = reader.fault(kind, offset, record, there, wanted) if reader is not None else None

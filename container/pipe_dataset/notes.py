@@ -14,10 +14,11 @@ _CHUNK = 1 << 20
 class Notes:
     """The notes of one stream.
 
-    A note is written before the bytes that it describes: a reader that has the bytes also finds their note.
+    The host agent writes a note before the bytes that the note describes. Therefore a reader that has received the
+    bytes also finds the note.
 
     Args:
-        path: The file; it need not exist (on SageMaker).
+        path: The file of the notes. On SageMaker, the file does not exist.
     """
 
     def __init__(self, path: Path) -> None:
@@ -28,7 +29,7 @@ class Notes:
         self._checked = 0
 
     def all(self) -> list[Note]:
-        """Return every note so far."""
+        """Return all notes that were written so far."""
         if self._file < 0:
             with contextlib.suppress(OSError):
                 self._file = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
@@ -43,7 +44,7 @@ class Notes:
         return bool(self.all()) or self._file >= 0
 
     def borders(self, end: int) -> list[int]:
-        """Return the offsets at which objects begin in the stream, up to ``end``; each is returned once."""
+        """Return the offsets at which objects begin in the stream, up to ``end``. Each offset is returned only once."""
         found: list[int] = []
         notes = self.all()
         while self._checked < len(notes) and notes[self._checked].at <= end:

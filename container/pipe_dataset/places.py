@@ -1,4 +1,4 @@
-"""Find the FIFO that a reader opens: the rank's folder, and the next epoch."""
+"""Find the FIFO that a reader must open, given the rank's folder and the next epoch."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _LOCAL = (
 
 
 def tree(environ: Mapping[str, str]) -> MLTree:
-    """Return the host's file tree."""
+    """Return the tree of the host's files."""
     if environ.get("SM_INPUT_DIR"):
         return MLTree(Path(environ["SM_INPUT_DIR"]).parent)
     return MLTree(Path(environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR))
 
 
 def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
-    """Return the folder of this process's FIFOs of a channel.
+    """Return the folder that contains a channel's FIFOs for this process.
 
     Raises:
-        PipeError: several ranks would read one FIFO, and each would get parts of records.
+        PipeError: several ranks would read the same FIFO, and each rank would get parts of records.
     """
     named = environ.get(f"SM_CHANNEL_{channel.upper()}")
     folder = Path(named).parent if named else tree(environ).data
@@ -55,7 +55,7 @@ def pipe_folder(channel: str, environ: Mapping[str, str]) -> Path:
 
 
 def local(environ: Mapping[str, str]) -> tuple[int, int]:
-    """Return the local rank, and the number of ranks that read on this host."""
+    """Return this process's rank on the host, and the number of ranks that read on the host."""
     for rank, size in _LOCAL:
         if environ.get(size):
             return int(environ.get(rank) or 0), int(environ[size])
@@ -63,16 +63,16 @@ def local(environ: Mapping[str, str]) -> tuple[int, int]:
 
 
 def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
-    """Return the folder that stores the number of the next epoch; each rank has its own."""
+    """Return the folder that stores the number of the next epoch. Each rank has a separate folder."""
     return pipes.state_folder(tree(environ).base, pipes.rank_of(folder))
 
 
 class EpochCounter:
-    """Count the started epochs of a channel in a file, as SageMaker's reader does.
+    """Count the epochs of a channel that were started, in a file, as SageMaker's reader does.
 
     Args:
         folder: The folder of the file.
-        channel: The channel.
+        channel: The name of the channel.
     """
 
     def __init__(self, folder: Path, channel: str) -> None:
@@ -81,14 +81,14 @@ class EpochCounter:
         self._lock = os.path.join(folder, f".{channel}-pipe_mode-lock")
 
     def take(self) -> int:
-        """Return the number of the next epoch, from 0, and count the epoch as started."""
+        """Count the next epoch as started, and return the epoch's number, from 0."""
         with self._opened() as state:
             epoch = _number(state)
             _put(state, epoch + 1)
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """Record that an epoch has started whose number came from elsewhere."""
+        """Record that an epoch has started, although its number was not obtained from :meth:`take`."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
@@ -99,7 +99,7 @@ class EpochCounter:
 
     @contextlib.contextmanager
     def _opened(self) -> Iterator[int]:
-        """Open the state's file while holding its lock."""
+        """Open the file that contains the count, and hold the count's lock during a ``with`` block."""
         lock = self._open(self._lock)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -132,10 +132,12 @@ def _put(state: int, number: int) -> None:
 
 
 def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> int:
-    """Wait for the FIFO that no reader has opened yet, whatever earlier processes have read, and return its number.
+    """Wait for the channel's newest FIFO, which no reader has opened yet, and return the FIFO's number.
+
+    The number does not depend on the epochs that earlier processes have read.
 
     Raises:
-        PipeError: no FIFO appeared in time, or the process exits.
+        PipeError: no FIFO has appeared in time, or the process exits.
     """
     until = time.monotonic() + timeout
     while (number := pipes.newest(place, channel)) is None:
@@ -145,7 +147,8 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
 
 
 def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
-    """Wait until a FIFO exists and has a writer; return it open for reading, in non-blocking mode.
+    """Wait until a FIFO exists and has a writer. Return a descriptor of the FIFO, open for reading in non-blocking
+    mode.
 
     Raises:
         PipeError: the file does not appear or cannot be opened, or the process exits.

@@ -1,8 +1,8 @@
-"""Manage the readers of this process, which TensorFlow's graphs call by number.
+"""Manage the readers of this process. TensorFlow's graphs refer to a reader by its number.
 
-The graph of a dataset may run in another process than the one that created it (a worker of a cluster with parameter
-servers). Therefore the graph refers to the functions below by fixed names, which every process registers, and contains
-their arguments as text.
+A dataset's graph may run in a process that has not created the dataset, for example in a worker of a cluster with
+parameter servers. Therefore the graph refers to the functions below by fixed names, and contains their arguments as
+text. Every process registers the functions under these names.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ class ReadRequest:
     """A dataset's request to read a channel.
 
     Attributes:
-        channel: The channel.
-        record_format: The records' format.
-        pipe_dir: The folder of the FIFOs; empty for this process's own.
-        state_dir: The folder with the count of epochs; empty for this process's own.
+        channel: The name of the channel.
+        record_format: The format of the records.
+        pipe_dir: The folder of the FIFOs. If empty, the folder of this process.
+        state_dir: The folder with the count of epochs. If empty, the folder of this process.
         benchmark: Whether to print totals at the end.
-        interval: Number of records after which to print the count; 0 for never.
-        tolerated: Maximum number of damaged records in a row that are skipped.
+        interval: The number of records after which to print the count; 0 for never.
+        tolerated: The maximum number of damaged records in a row that are skipped.
     """
 
     channel: str
@@ -64,11 +64,11 @@ class ReadRequest:
         """Create a request from the arguments of a dataset, and validate the format.
 
         Args:
-            channel: The channel.
-            record_format: The format's name.
-            pipe_dir: The folder of the FIFOs; None for this process's own.
-            state_dir: The folder with the count of epochs; None for this process's own.
-            more: The other attributes.
+            channel: The name of the channel.
+            record_format: The name of the format.
+            pipe_dir: The folder of the FIFOs. If None, the folder of this process.
+            state_dir: The folder with the count of epochs. If None, the folder of this process.
+            more: The values of the other attributes.
 
         Raises:
             ValueError: the format is unknown, or does not support an option.
@@ -90,26 +90,26 @@ class ReadRequest:
         )
 
     def to_text(self) -> str:
-        """Encode the request as text for :meth:`from_text`."""
+        """Encode the request as a text that :meth:`from_text` can read."""
         return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
 
     @classmethod
     def from_text(cls, text: bytes | str) -> ReadRequest:
-        """Create a request from the text of :meth:`to_text`."""
+        """Create a request from a text of :meth:`to_text`."""
         values = json.loads(text)
         return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
 
     @property
     def segments(self) -> bool:
-        """Return whether TensorFlow itself reads the records, from files whose names it gets."""
+        """Return whether TensorFlow itself reads the records, from files whose names Python returns."""
         return self.record_format is RecordFormat.TFRECORD and not self.tolerated
 
     def place(self) -> Path:
-        """Return the folder of the FIFOs for this process."""
+        """Return the folder of the FIFOs that this process reads."""
         return Path(self.pipe_dir) if self.pipe_dir else places.pipe_folder(self.channel, os.environ)
 
     def epochs(self) -> places.EpochCounter:
-        """Return the count of epochs for this process."""
+        """Return the counter of this process's epochs."""
         folder = Path(self.state_dir) if self.state_dir else places.state_folder(self.place(), os.environ)
         return places.EpochCounter(folder, self.channel)
 
@@ -147,19 +147,19 @@ def resume(request: ReadRequest, epoch: int, records: int) -> None:
 
     Args:
         request: The request to read the channel.
-        epoch: The epoch, from 0.
-        records: Number of records of that epoch to skip.
+        epoch: The number of the epoch, from 0.
+        records: The number of records of that epoch to skip.
     """
     with _lock:
         _resumed[_key(request)] = (epoch, records)
 
 
 def choose(request: ReadRequest, epoch: int) -> None:
-    """Make all further readers read an epoch from its beginning.
+    """Make all later readers read one epoch from its beginning.
 
     Args:
         request: The request to read the channel.
-        epoch: The epoch, from 0.
+        epoch: The number of the epoch, from 0.
     """
     with _lock:
         _chosen[_key(request)] = epoch
@@ -167,10 +167,10 @@ def choose(request: ReadRequest, epoch: int) -> None:
 
 @leaving.asked()
 def open_reader(text: bytes) -> Any:
-    """Open a reader of the next epoch, for TensorFlow.
+    """Open a reader of the next epoch. TensorFlow calls this function.
 
     Returns:
-        The reader's number.
+        The number of the reader.
 
     Raises:
         PipeError: the FIFO cannot be read.
@@ -199,14 +199,18 @@ def open_stream(request: ReadRequest) -> StreamReader:
 
 
 def _begin(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next FIFO; return its folder, its number, its descriptor, and the number of records to skip."""
+    """Open the next FIFO.
+
+    Returns:
+        The folder of the FIFO, the number of the FIFO, its descriptor, and the number of records to skip.
+    """
     with _lock:
         chosen = _chosen.get(_key(request))
     return _next(request) if chosen is None else _again(request, chosen)
 
 
 def _next(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next epoch, or the epoch to resume."""
+    """Open the FIFO of the next epoch, or of the epoch to resume."""
     place, epochs = request.place(), request.epochs()
     with _lock:
         wanted, skip = _resumed.pop(_key(request), (0, 0))
@@ -219,7 +223,7 @@ def _next(request: ReadRequest) -> tuple[Path, int, int, int]:
 
 
 def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
-    """Open an epoch from its beginning, in the next FIFO."""
+    """Open the next FIFO, and request an epoch from its beginning in the FIFO."""
     place, epochs = request.place(), request.epochs()
     with _choosing:
         number = places.await_newest(place, request.channel)
@@ -229,7 +233,7 @@ def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
 
 
 def _begin_native(text: str) -> NativeReader:
-    """Open a reader for the library; see :func:`open_reader`."""
+    """Open a reader. The library calls this function. See :func:`open_reader`."""
     request = ReadRequest.from_text(text)
     place, epoch, file, skip = _begin(request)
     reader = NativeReader(request.channel, place, epoch, file, skip=skip)
@@ -240,7 +244,7 @@ def _begin_native(text: str) -> NativeReader:
 
 
 def _end_native(reader: NativeReader) -> None:
-    """Close a reader for the library; see :func:`close_reader`."""
+    """Close a reader. The library calls this function. See :func:`close_reader`."""
     with _lock:
         request = _native.pop(reader)
     _close(request, reader)
@@ -248,7 +252,7 @@ def _end_native(reader: NativeReader) -> None:
 
 @leaving.asked()
 def next_segment(number: Any) -> Any:
-    """Return the name of the next segment.
+    """Return the file name of the next segment.
 
     Raises:
         StopIteration: the epoch has ended.
@@ -283,7 +287,7 @@ def next_records(number: Any) -> Any:
 
 
 def close_reader(number: Any) -> Any:
-    """Close a reader, even if it has not reached its end."""
+    """Close a reader, even if the reader has not reached the end of the stream."""
     with _lock:
         opened = _readers.pop(int(number), None)
     if opened is not None:
@@ -310,7 +314,10 @@ def _say(reader: StreamReader | NativeReader, text: str) -> None:
 
 
 def _excepthook_for(previous: Any) -> Any:
-    """Return an exception hook that turns TensorFlow's "corrupted record" into one with object, offset and record."""
+    """Return an exception hook that replaces TensorFlow's error "corrupted record".
+
+    The new error names the object, the offset and the record.
+    """
 
     def excepthook(kind: Any, value: Any, trace: Any) -> None:
         fault = None
@@ -329,10 +336,10 @@ def _excepthook_for(previous: Any) -> Any:
 
 
 def register() -> None:
-    """Register the functions with TensorFlow in this process; may be called again.
+    """Register the functions with TensorFlow in this process. If they are already registered, do nothing.
 
-    TensorFlow calls Python functions by tokens that it generates in each process. There is no public API to choose a
-    token.
+    TensorFlow calls Python functions by tokens that it generates in each process. This function sets fixed tokens in
+    TensorFlow's private registry, because TensorFlow has no public API to choose a token.
     """
     from tensorflow.python.ops import script_ops
 
@@ -352,14 +359,15 @@ def register() -> None:
 
 
 class Tolerant:
-    """Read TFRecords without the damaged ones, for ``max_corrupted_records_to_skip``.
+    """Read TFRecords and omit the damaged ones, for ``max_corrupted_records_to_skip``.
 
     After a damaged record, TensorFlow's reader would skip the rest of the file. Therefore the checksums are computed in
-    Python, which is slow: some megabytes per second.
+    Python, which is slow (some megabytes per second).
 
     Args:
         reader: The reader of the stream.
-        tolerated: Maximum number of damaged records in a row that are skipped; one more is an error.
+        tolerated: The maximum number of damaged records in a row that are skipped. If more records are damaged, an
+            error is raised.
     """
 
     def __init__(self, reader: StreamReader, tolerated: int) -> None:
@@ -368,10 +376,10 @@ class Tolerant:
         self._in_a_row = 0
 
     def next_records(self) -> list[bytes] | None:
-        """Return the next undamaged records; None at the stream's end.
+        """Return the next undamaged records. Return None at the end of the stream.
 
         Raises:
-            RecordError: there are too many damaged records in a row.
+            RecordError: more damaged records in a row than tolerated.
         """
         while (found := self._reader.next_whole()) is not None:
             at, first, records = found

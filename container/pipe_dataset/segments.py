@@ -1,4 +1,4 @@
-"""Provide files in memory that a stream is read into and that TensorFlow reads."""
+"""Provide files in memory. A stream is read into these files, and TensorFlow reads the files."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _RESTING = 8
 class Segment:
     """A growing file in memory, mapped into this process.
 
-    TensorFlow opens the file by its name, with its own descriptor, so that the file stays readable as long as
+    TensorFlow opens the file by its name, with a separate descriptor. Therefore the file stays readable as long as
     TensorFlow reads it.
 
     Attributes:
         map: The content of the file.
-        name: A path that this process can open.
+        name: The path with which this process can open the file.
     """
 
     def __init__(self, capacity: int) -> None:
@@ -39,7 +39,7 @@ class Segment:
             raise
 
     def reserve(self, capacity: int) -> None:
-        """Extend the file to at least ``capacity`` bytes; the content is kept."""
+        """Extend the file to at least ``capacity`` bytes. The content is kept."""
         if capacity > self.capacity:
             self.view.release()
             self.map.close()
@@ -48,11 +48,13 @@ class Segment:
             os.ftruncate(self._file, self.capacity)
 
     def cut(self, size: int) -> None:
-        """Truncate the file to ``size`` bytes, for its readers. Call :meth:`reserve` before filling it again."""
+        """Truncate the file to ``size`` bytes, so that its readers find its end there. Call :meth:`reserve` before
+        filling the file again.
+        """
         os.ftruncate(self._file, size)
 
     def close(self) -> None:
-        """Release the memory; call this when the file has no readers any more."""
+        """Release the memory. Call this method when the file has no more readers."""
         if self._open:
             self._open = False
             self.view.release()
@@ -67,7 +69,7 @@ class Segment:
 
 
 class SegmentPool:
-    """A pool of segments for reuse."""
+    """A pool of segments that are reused."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -84,7 +86,7 @@ class SegmentPool:
         return segment
 
     def give(self, segment: Segment) -> None:
-        """Return a segment to the pool; its content may still be read for a while."""
+        """Return a segment to the pool. Readers may still read the segment's content for a while."""
         with self._lock:
             self._resting.append(segment)
             if len(self._resting) <= _RESTING:

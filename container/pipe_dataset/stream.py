@@ -1,4 +1,4 @@
-"""Read an epoch's FIFO into segments that contain complete records."""
+"""Read the FIFO of an epoch into segments that contain complete records."""
 
 from __future__ import annotations
 
@@ -30,7 +30,10 @@ SEGMENTS = 4
 
 @dataclasses.dataclass
 class ReceivedSegment:
-    """A segment that was passed on, with its size, offset in the stream and number of earlier records, for errors."""
+    """A segment that was passed to a reader. The segment's position in the stream is kept for error messages.
+
+    The position consists of the segment's size, the segment's offset in the stream, and the number of earlier records.
+    """
 
     segment: Segment
     size: int
@@ -42,18 +45,18 @@ class StreamReader:
     """One epoch of a channel.
 
     Args:
-        channel: Name of the channel.
+        channel: The name of the channel.
         place: The folder of the FIFO.
-        epoch: Number of the FIFO.
-        file: The FIFO, open for reading in non-blocking mode.
-        record_format: The records' format.
-        skip: Number of records to skip at the beginning.
+        epoch: The number of the FIFO.
+        file: The descriptor of the FIFO, open for reading in non-blocking mode.
+        record_format: The format of the records.
+        skip: The number of records to skip at the beginning.
 
     Attributes:
-        bytes_read: Number of bytes read so far.
-        seconds: Time spent reading and waiting, in seconds.
-        pieces: The segments that were passed on last.
-        notes: The agent's notes about the objects.
+        bytes_read: The number of bytes read so far.
+        seconds: The time that was spent reading and waiting, in seconds.
+        pieces: The segments that were returned most recently.
+        notes: The host agent's notes about the objects.
     """
 
     def __init__(
@@ -81,7 +84,7 @@ class StreamReader:
         pipes.widen(file)
 
     def next_segment(self) -> str | None:
-        """Return the name of a file of complete records; None at the stream's end.
+        """Return the name of a file of complete records. Return None at the end of the stream.
 
         The file is reused for the :data:`SEGMENTS`-th segment after this one.
 
@@ -110,7 +113,7 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_records(self) -> list[bytes] | None:
-        """Return the contents of some records; None at the stream's end.
+        """Return the contents of the next records. Return None at the end of the stream.
 
         Raises:
             RecordError: a record is damaged.
@@ -139,8 +142,10 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_whole(self) -> tuple[int, int, list[bytes]] | None:
-        """Return the offset of some records in the stream, the number of the first, and the records with frames; None
-        at the end.
+        """Return the next records with their frames. Return None at the end of the stream.
+
+        Returns:
+            The offset of the first record in the stream, the number of the first record, and the records.
 
         Raises:
             RecordError: a record is damaged.
@@ -159,9 +164,11 @@ class StreamReader:
                 return piece.at + begin, number, [segment.map[a:b] for a, b in itertools.pairwise(stops)]
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """Find the damaged record at ``position`` of a segment; return its offset in the stream, and its number.
+        """Find the damaged record at an offset of a segment. Only the most recent segments are searched.
 
-        Return None if it is not found: only the segments that were passed on last are known.
+        Returns:
+            The offset of the record in the stream, and the number of the record, from 0. None if the record is not
+            found.
         """
         for piece in self.pieces:
             with contextlib.suppress(FramingError, ValueError):
@@ -174,7 +181,7 @@ class StreamReader:
         return None
 
     def close(self) -> None:
-        """Close the FIFO, so that the writer knows that it has no reader, and return the segments to the pool."""
+        """Close the FIFO, and return the segments to the pool. The writer then finds that the FIFO has no reader."""
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
@@ -184,7 +191,12 @@ class StreamReader:
             self._segments.clear()
 
     def _fill(self, largest: int, ends: list[int] | None) -> tuple[Segment, int, int] | None:
-        """Fill a segment; return it with the begin and end of its records that count; None at the end."""
+        """Fill a segment with complete records.
+
+        Returns:
+            The segment, and the offsets at which the records that are not skipped begin and end. None at the end of the
+            stream.
+        """
         if self._error is not None:
             raise self._error
         if self._at_end:
@@ -233,10 +245,10 @@ class StreamReader:
         return segment, self._skipped(segment, whole, count, ends), whole
 
     def _within_objects(self, segment: Segment, whole: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """Return the size and number of records of a segment's undamaged part.
+        """Return the size of a segment's undamaged part, and the number of records in that part.
 
-        If a record is cut off at an object's end, the next object continues it: the undamaged part ends before such a
-        record.
+        If a record is cut off at the end of an object, the bytes of the next object follow the record's beginning. The
+        undamaged part ends before such a record.
         """
         if self.record_format is RecordFormat.TEXT_LINE:
             return whole, count
@@ -257,7 +269,11 @@ class StreamReader:
         return whole, count
 
     def _finish(self, segment: Segment, whole: int, filled: int, count: int, ends: list[int] | None) -> tuple[int, int]:
-        """Finish the stream: accept a last record that needs no terminator, and check the agent's notes."""
+        """Finish the stream: accept a last record that has no terminator, and check the agent's notes.
+
+        Returns:
+            The size of the segment's complete records, and the number of these records.
+        """
         said = faults.of_agent(self)
         if said is not None:
             self._error = said

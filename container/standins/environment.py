@@ -34,7 +34,7 @@ class Environment:
     """A host's view of its job, in the form of SageMaker's training toolkit.
 
     Args:
-        resource_config: Must be None: only the job's own values are supported.
+        resource_config: Must be None, because only the values of the current job are supported.
         input_data_config: Must be None.
         hyperparameters: Must be None.
 
@@ -69,7 +69,7 @@ class Environment:
         raise AttributeError(f"fleetfit's Environment has no {name!r}. It has: {', '.join(sorted(vars(self)))}.")
 
     def to_cmd_args(self) -> list[str]:
-        """Return the hyperparameters as the script's arguments."""
+        """Return the hyperparameters as command-line arguments of the script."""
         arguments: list[str] = json.loads(os.environ.get("SM_USER_ARGS", "[]"))
         return arguments
 
@@ -79,7 +79,7 @@ class Environment:
 
 
 def read_hyperparameters() -> dict[str, Any]:
-    """Return the user's hyperparameters, with their types."""
+    """Return the user's hyperparameters, converted to their types."""
     return dict(Environment().hyperparameters)
 
 

@@ -1,5 +1,5 @@
-"""Provide Linux process primitives and the event loop on which both the toolkit and the supervisor run.
+"""Provide Linux process primitives and the event loops that the toolkit and the supervisor run on.
 
-The package needs the standard library only. It is shared on purpose: the guarantee that no process of a job survives
-must be implemented once.
+The package needs only the standard library. The toolkit and the supervisor share it on purpose: the guarantee that no
+process of a job survives must be implemented once.
 """

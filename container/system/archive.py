@@ -1,7 +1,7 @@
 """Unpack a tar archive that is not trusted.
 
-``tarfile``'s own ``filter=`` exists only in Python 3.12 and some patch releases of 3.10 and 3.11, and has no bounds.
-This module works with all of these versions.
+``tarfile`` has an argument ``filter=`` for such archives only in Python 3.12 and some patch releases of 3.10 and 3.11.
+That argument does not limit the size of the unpacked files. This module works with all of these versions.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class ArchiveBounds:
     """Limits on the unpacked content of an archive.
 
     Attributes:
-        size: The largest size of all files together, in bytes.
+        size: The largest sum of the sizes of all files, in bytes.
         entries: The largest number of entries.
     """
 
@@ -44,11 +44,11 @@ UNBOUNDED = ArchiveBounds(math.inf, math.inf)
 
 
 class ArchiveError(ValueError):
-    """Error for an archive that is damaged or has a forbidden entry; the message names the archive and the entry."""
+    """Error for an archive that is damaged or has a forbidden entry. The message names the archive and the entry."""
 
 
 class _Bounded:
-    """A stream that can be read only up to an allowance in bytes, so that a small archive cannot fill the memory."""
+    """A stream from which at most ``allowance`` bytes can be read, so that a small archive cannot fill the memory."""
 
     def __init__(self, stream: IO[bytes]) -> None:
         self._stream = stream
@@ -63,7 +63,7 @@ class _Bounded:
 
 
 def is_archive(path: Path) -> bool:
-    """Return whether the file looks like a tar archive, packed with gzip or not."""
+    """Return whether a file looks like a tar archive, compressed with gzip or uncompressed."""
     try:
         with open(path, "rb") as file:
             head = file.read(512)
@@ -75,12 +75,14 @@ def is_archive(path: Path) -> bool:
 def extract(archive: Path, target: Path, bounds: ArchiveBounds = BOUNDED) -> None:
     """Unpack ``archive`` into ``target``.
 
-    Nothing is written outside ``target``: absolute names and ``..`` are refused, links are created last, and only if
-    they stay inside. Devices, FIFOs and more than 128 nested folders are refused; owners and set-user bits are ignored.
+    Nothing is written outside ``target``. Absolute names and names with ``..`` are refused. Links are created last, and
+    refused if their targets are outside ``target``. Devices, FIFOs and more than 128 nested folders are refused. Owners
+    and set-user-ID bits in the archive are ignored.
 
     Args:
-        archive: The archive, a ``.tar.gz`` or ``.tar``.
-        target: The folder, which is created if missing. After an error it holds a part of the files.
+        archive: The archive, a ``.tar.gz`` or ``.tar`` file.
+        target: The folder for the unpacked entries. The folder is created if missing. After an error, it may contain
+            some of the files.
         bounds: The limits on the unpacked content.
 
     Raises:
@@ -92,7 +94,13 @@ def extract(archive: Path, target: Path, bounds: ArchiveBounds = BOUNDED) -> Non
 
 
 def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack an open archive into ``target``, as :func:`extract` does; error messages call the archive ``name``.
+    """Unpack an open archive into ``target``, as :func:`extract` does.
+
+    Args:
+        file: The open archive, which can seek.
+        target: The folder for the unpacked entries.
+        name: The archive's name in error messages.
+        bounds: The limits on the unpacked content.
 
     Raises:
         ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
@@ -110,7 +118,8 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
 
 
 def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack a ``.tar`` from a pipe, of which nothing after the archive is read; see :func:`extract_file`.
+    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does. Data behind the archive remains
+    unread in the pipe.
 
     Raises:
         ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
@@ -188,7 +197,12 @@ class _Unpacking:
             raise ArchiveError(f"entry {entry.name!r} is a device, a FIFO or an entry of an unknown kind")
 
     def _name(self, name: str) -> str:
-        """Return the entry's path below the target, in normal form; empty for the target itself."""
+        """Return the path of an entry relative to the target, in normal form. Return an empty text for the target
+        itself.
+
+        Raises:
+            ArchiveError: the path is absolute, contains ``..``, or has too many folders.
+        """
         if name.startswith("/"):
             raise ArchiveError(f"entry {name!r} has an absolute path")
         parts = [part for part in name.split("/") if part not in ("", ".")]
@@ -199,7 +213,11 @@ class _Unpacking:
         return "/".join(parts)
 
     def _make_folder(self, name: str) -> str:
-        """Create the folder and its parents, none of which may be a link."""
+        """Create a folder and its parents.
+
+        Raises:
+            ArchiveError: one of these paths is a link or a file.
+        """
         path = self._root
         for part in name.split("/") if name else ():
             path = os.path.join(path, part)
@@ -211,7 +229,12 @@ class _Unpacking:
         return path
 
     def _place(self, name: str) -> str:
-        """Return a path at which a new file can be created, after removing an earlier entry of that name."""
+        """Return the path of a new file, and create the file's parent folders. Remove an earlier entry with the same
+        name.
+
+        Raises:
+            ArchiveError: the path is a folder, or one of its parents is not a folder.
+        """
         folder, _, last = name.rpartition("/")
         path = os.path.join(self._make_folder(folder), last)
         if os.path.lexists(path):
@@ -252,7 +275,13 @@ class _Unpacking:
         os.link(source, path, follow_symlinks=False)
 
     def _make_links(self) -> None:
-        """Create the links after everything else, so that nothing is ever written through a link."""
+        """Create the links.
+
+        The links are created after all other entries are unpacked, so that no file is written through a link.
+
+        Raises:
+            ArchiveError: a link's target is outside the folder, or another entry has the link's name.
+        """
         root = os.path.realpath(self._root)
         made: list[tuple[str, str, str]] = []
         try:

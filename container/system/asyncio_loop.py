@@ -1,4 +1,4 @@
-"""Run the supervisor and its helpers on asyncio."""
+"""Run the supervisor and its helper programs on asyncio."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _CLEAN_UP_S = 2.0
 
 
 async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
-    """Run coroutines concurrently, and return their results in order.
+    """Run coroutines concurrently, and return their results in the order of the arguments.
 
-    If one fails or the caller is cancelled, the others are cancelled. All have ended when this function returns.
+    If a coroutine fails or the caller is cancelled, all other coroutines are cancelled. When this function returns, all
+    coroutines have ended.
     """
     tasks = [asyncio.ensure_future(coroutine) for coroutine in coroutines]
     try:
@@ -32,13 +33,17 @@ async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine, which is cancelled after so many seconds; it has ended when this function
-    returns.
+    """Return the result of a coroutine, which is cancelled after a time limit.
 
-    Before Python 3.12, ``asyncio.wait_for`` loses a cancellation that arrives together with the result.
+    The coroutine has ended when this function returns. ``asyncio.wait_for`` is not used, because before Python 3.12 it
+    loses a cancellation that arrives together with the result.
+
+    Args:
+        seconds: The time limit in seconds.
+        coroutine: The coroutine to run.
 
     Raises:
-        asyncio.TimeoutError: the coroutine takes longer.
+        asyncio.TimeoutError: the coroutine takes longer than the limit.
     """
     task = asyncio.ensure_future(coroutine)
     try:
@@ -54,11 +59,11 @@ async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
 class AsyncioLoop(Children, asyncio.SelectorEventLoop):
     """An asyncio loop that runs coroutines and callbacks.
 
-    An unexpected exception, in a callback or in a task of :meth:`start`, stops :meth:`run`, which raises it: a
-    supervisor with an unknown fault must not continue.
+    An unexpected exception in a callback, or in a task of :meth:`start`, stops :meth:`run`. The exception is then
+    raised by :meth:`run`, because a supervisor with an unknown fault must not continue.
 
     Args:
-        selector: Waits for descriptors; default: the system's best.
+        selector: The selector that waits for descriptors. If None, the best selector of the operating system.
     """
 
     def __init__(self, selector: selectors.BaseSelector | None = None) -> None:
@@ -71,10 +76,11 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         self._runs = False  # in :meth:`run`, which raises a fault as its own
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
-        """Run until a coroutine has ended, and return its result.
+        """Run the loop until a coroutine has ended, and return the coroutine's result.
 
         Raises:
-            BaseException: the coroutine's, or an unexpected one of a callback or of a task of :meth:`start`.
+            BaseException: an exception of the coroutine, or an unexpected exception of a callback or of a task of
+                :meth:`start`.
         """
         task = self.create_task(main)
         task.add_done_callback(self._main_ended)
@@ -91,7 +97,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         return task.result()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Run a coroutine concurrently, as a task."""
+        """Start a coroutine as a concurrent task, and return the task."""
         task = self.create_task(coroutine)
         self._started.add(task)
         task.add_done_callback(self._ended)
@@ -117,7 +123,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
             self.stop()
 
     def close(self) -> None:
-        """Cancel all running tasks, wait up to 2 seconds while they clean up, and close the loop."""
+        """Cancel all running tasks, wait up to 2 seconds until they have cleaned up, and close the loop."""
         if self.is_closed():
             return
         tasks = asyncio.all_tasks(self)

@@ -1,4 +1,4 @@
-"""Run blocking calls in threads, and pass their results to the loop."""
+"""Run blocking calls in threads, and pass their results to the event loop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 class Background:
-    """Run blocking calls in daemon threads; everything else stays in the loop's thread.
+    """Run blocking calls in daemon threads, and pass their results to the loop's thread.
 
     Args:
         loop: The loop that receives the results.
@@ -27,7 +27,10 @@ class Background:
 
     @classmethod
     def of(cls, loop: Loop) -> Background:
-        """Return the instance that a loop's users share: each has two descriptors, and a job may have many hosts."""
+        """Return the instance that all users of a loop share.
+
+        An instance is shared because it uses two descriptors, and a job may have many hosts.
+        """
         found = cls._of_loops.get(loop)
         if found is None:
             found = cls._of_loops[loop] = cls(loop)
@@ -42,7 +45,9 @@ class Background:
         loop.add_reader(self._read, self._deliver)
 
     def run(self, work: Callable[[], T], then: Callable[[T], object], failed: Callable[[Exception], object]) -> None:
-        """Call ``work`` in a thread, then in the loop ``then`` with its result or ``failed`` with its exception."""
+        """Call ``work`` in a thread. Then call a function in the loop: ``then`` with the result, or ``failed`` with the
+        exception.
+        """
 
         def body() -> None:
             try:
@@ -55,9 +60,9 @@ class Background:
         threading.Thread(target=body, daemon=True).start()
 
     async def call(self, work: Callable[[], T]) -> T:
-        """Call ``work`` in a thread, and return its result, on a loop that runs coroutines.
+        """Call ``work`` in a thread, and return the result. The loop must be able to run coroutines.
 
-        A cancelled caller does not wait for the thread, whose result is dropped.
+        If the caller is cancelled, it does not wait for the thread, and the result is dropped.
         """
         import asyncio  # not needed by the processes on the hosts
 
@@ -75,7 +80,7 @@ class Background:
         return await result
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop, for ``work`` that reports something before it is done."""
+        """Call a function in the loop's thread. ``work`` uses this method to report something before it returns."""
         self._results.put(function)
         with contextlib.suppress(OSError):  # the pipe is full: the loop is woken already
             os.write(self._write, b".")

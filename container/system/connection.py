@@ -26,17 +26,18 @@ ENDED = "the connection was closed"
 
 
 class Connection:
-    """One end of a connection, on a loop. Sent messages are buffered; ``closed`` is called once.
+    """One end of a connection whose data is sent and received by an event loop. Sent messages are buffered.
 
     Args:
-        loop: The loop that drives it.
-        end: A connected stream socket, or a pipe's descriptor, which is only read, when it is readable, and so
-            may be a blocking one. The connection owns it.
-        received: Called with each message.
-        closed: Called with the reason when the peer is gone or sends an invalid message.
-        limit: The longest line in bytes, sent or received.
-        key: The key that every received message has; see :class:`~container.contract.messages.Decoder`.
-        descriptors: How many descriptors the peer may pass at once.
+        loop: The loop that sends and receives the data.
+        end: A connected stream socket, or the descriptor of a pipe. The connection closes ``end``. A pipe is only read,
+            and only when the pipe is readable. The descriptor of a pipe may therefore be in blocking mode.
+        received: A function that is called with each received message.
+        closed: A function that is called once with a reason, when the peer has closed the connection or has sent an
+            invalid message.
+        limit: The greatest length of a sent or received line, in bytes.
+        key: The key that every received message has. See :class:`~container.contract.messages.Decoder`.
+        descriptors: The largest number of descriptors that the peer may pass at once.
     """
 
     def __init__(
@@ -70,11 +71,11 @@ class Connection:
 
     @property
     def congested(self) -> bool:
-        """Return whether earlier messages are still unsent."""
+        """Return whether parts of earlier messages are still unsent."""
         return bool(self._outgoing)
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Send a message. It is dropped if the connection is closed, which ``closed`` has reported.
+        """Send a message. The message is dropped if the connection is closed.
 
         Raises:
             MessageError: the message is longer than the limit.
@@ -84,12 +85,12 @@ class Connection:
             self._flush()
 
     def take_descriptors(self) -> list[int]:
-        """Return the descriptors that came with the last messages; the caller owns them from now on."""
+        """Return the descriptors that were received with the last messages. The caller must close the descriptors."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
-        """Close the connection without calling ``closed``. The kernel still delivers what it has accepted."""
+        """Close the connection without calling ``closed``. The kernel still delivers the data that was already sent."""
         if self.is_open:
             self.is_open = False
             self._loop.remove_reader(self._fd)
@@ -102,7 +103,11 @@ class Connection:
                 os.close(descriptor)
 
     def exchange(self, seconds: float) -> None:
-        """Send and receive pending data without the loop, and wait at most ``seconds``."""
+        """Send and receive pending data once without the loop.
+
+        Args:
+            seconds: The longest time to wait for the connection, in seconds.
+        """
         if not self.is_open:
             return
         ready = select.poll()
@@ -170,12 +175,12 @@ class Connection:
 
 
 class BlockingConnection:
-    """One end of a connection, for a program that waits for its answers.
+    """One end of a connection, for a program that blocks until an answer arrives.
 
     Args:
-        sock: A connected stream socket; the connection owns it.
-        limit: The longest line in bytes, sent or received.
-        key: The key that every received message has; see :class:`~container.contract.messages.Decoder`.
+        sock: A connected stream socket, which the connection closes.
+        limit: The greatest length of a sent or received line, in bytes.
+        key: The key that every received message has. See :class:`~container.contract.messages.Decoder`.
     """
 
     def __init__(self, sock: socket.socket, *, limit: int = LIMIT, key: str | None = OPERATION) -> None:
@@ -195,11 +200,11 @@ class BlockingConnection:
         return self._socket.fileno()
 
     def send(self, message: Mapping[str, Any], descriptors: Sequence[int] = ()) -> None:
-        """Send a message, with descriptors beside it.
+        """Send a message, and pass descriptors together with the message.
 
         Raises:
             MessageError: the message is longer than the limit.
-            OSError: the peer is gone, or does not accept the message within the socket's timeout.
+            OSError: the peer has ended, or does not accept the message within the socket's timeout.
         """
         line = encode(message, self._limit)
         if descriptors:
@@ -210,15 +215,16 @@ class BlockingConnection:
         """Wait for the next message.
 
         Args:
-            timeout: Seconds until the whole message must have arrived; None: the socket's own timeout holds for each
-                part.
-            descriptors: How many descriptors may come with it; see :meth:`take_descriptors`.
+            timeout: The time in seconds within which the whole message must arrive. If None, the socket's timeout
+                applies to each read.
+            descriptors: The largest number of descriptors that may arrive with the message. See
+                :meth:`take_descriptors`.
 
         Returns:
-            The message; None when the peer has closed the connection.
+            The message. None if the peer has closed the connection.
 
         Raises:
-            MessageError: the received line is no valid message.
+            MessageError: the received line is not a valid message.
             TimeoutError: the message has not arrived in time.
             OSError: the connection broke.
         """
@@ -233,7 +239,12 @@ class BlockingConnection:
         return message
 
     def read(self, descriptors: int = 0) -> bool:
-        """Read once, and return whether the connection is still open; :meth:`take` returns the messages."""
+        """Read data once, and return whether the connection is still open. :meth:`take` returns the messages in the
+        data.
+
+        Args:
+            descriptors: The largest number of descriptors that may arrive with the data.
+        """
         try:
             if descriptors:
                 data, passed = _receive(self._socket, descriptors)
@@ -246,20 +257,20 @@ class BlockingConnection:
         return bool(data)
 
     def take(self) -> Message | None:
-        """Return the next complete message of the data read so far; None if there is none.
+        """Return the next complete message of the data that was read so far. Return None if no message is complete.
 
         Raises:
-            MessageError: the received line is no valid message.
+            MessageError: the received line is not a valid message.
         """
         return self._decoder.take()
 
     def take_descriptors(self) -> list[int]:
-        """Return the descriptors that came with the last messages; the caller owns them from now on."""
+        """Return the descriptors that were received with the last messages. The caller must close the descriptors."""
         taken, self._descriptors = self._descriptors, []
         return taken
 
     def close(self) -> None:
-        """Close the connection, and the descriptors that were not taken."""
+        """Close the connection, and the received descriptors that the caller has not taken."""
         for descriptor in self.take_descriptors():
             os.close(descriptor)
         self._socket.close()
@@ -273,7 +284,7 @@ def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Detect within some 20 seconds that the peer's machine is gone without having closed the connection."""
+    """Detect within about 20 seconds that the peer's machine is unreachable, although the connection was not closed."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)

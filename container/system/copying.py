@@ -1,4 +1,4 @@
-"""Copy a folder of code: quickly for small trees, and without links that point outside the copy."""
+"""Copy a folder of code quickly. No link in the copy points outside the copy."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ _MAX_DEPTH = 128
 
 
 class CopyError(ValueError):
-    """Error for an entry that cannot be copied; the message names it."""
+    """Error for an entry that cannot be copied. The message names the entry."""
 
 
 def copy_tree(source: Path, target: Path) -> None:
     """Copy the entries of ``source`` into ``target``, with modes and times.
 
-    Links that stay inside ``source`` stay links, and are relative in the copy. Links out of it are followed, as
-    SageMaker's SDK does when it packs a ``source_dir``.
+    A link to a path inside ``source`` stays a link, and is relative in the copy. For a link to a path outside
+    ``source``, the file or folder at that path is copied, as SageMaker's SDK does when it packs a ``source_dir``.
 
     Args:
-        source: The folder.
+        source: The folder to copy.
         target: The folder for the copies, which is created if missing.
 
     Raises:
-        CopyError: an entry is neither a file, a folder nor a link, a link is broken or circular, or folders are
-            nested too deeply.
+        CopyError: an entry is neither a file, a folder nor a link, a link is broken or circular, or folders are nested
+            too deeply.
         OSError: reading or writing failed.
     """
     root = os.path.realpath(source)
@@ -47,13 +47,13 @@ def copy_tree(source: Path, target: Path) -> None:
 def copy_file(
     source: str, target: str, *, mode: int = stat.S_IRUSR | stat.S_IWUSR, advance: Callable[[int], None] | None = None
 ) -> None:
-    """Copy a file's content, mode and times; an existing file or link ``target`` is replaced.
+    """Copy a file's content, mode and times. An existing file or link at ``target`` is replaced.
 
     Args:
-        source: The file.
-        target: Its copy.
-        mode: Permission bits that are added to the file's own.
-        advance: Called with the number of bytes copied since the last call.
+        source: The path of the file.
+        target: The path of the copy.
+        mode: The permission bits that are added to those of the file.
+        advance: A function that is called repeatedly with the number of bytes copied since the last call.
     """
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -77,7 +77,10 @@ def copy_file(
 
 
 def clones(source: str, target: str) -> bool:
-    """Return whether the file system copies to ``target`` by sharing blocks, which takes no time and no space."""
+    """Return whether the file system can copy ``source`` to ``target`` by sharing blocks.
+
+    Such a copy takes no time and no space. ``target`` must not exist. The file is created and removed.
+    """
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
         writing = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
@@ -94,7 +97,8 @@ def clones(source: str, target: str) -> bool:
 
 
 def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
-    """Copy everything but holes within the kernel, which shares blocks between the files if it can (btrfs, XFS).
+    """Copy everything except holes within the kernel. The kernel shares blocks between the two files if the file system
+    supports this (btrfs, XFS).
 
     Yields:
         The number of bytes copied since the last value.
@@ -121,7 +125,11 @@ def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
 
 
 def _copy_range(reading: int, writing: int, count: int) -> Iterator[int]:
-    """Copy ``count`` bytes from the current positions, or up to the end."""
+    """Copy ``count`` bytes from the current positions. Stop earlier at the end of the file.
+
+    Yields:
+        The number of bytes copied since the last value.
+    """
     try:
         while count and (copied := os.copy_file_range(reading, writing, min(_RANGE, count))):
             count -= copied
@@ -142,10 +150,10 @@ def _copy_folder(source: str, target: str, root: str, above: tuple[str, ...]) ->
     """Copy a folder's entries.
 
     Args:
-        source: The folder; its path has no links.
-        target: Its copy.
-        root: The folder that links must stay in to stay links.
-        above: The folders that are being copied, ending with ``source``.
+        source: The path of the folder, which contains no links.
+        target: The path of the copy.
+        root: The folder within which links stay links.
+        above: The paths of the folders that are being copied, from the outermost to ``source``.
     """
     if len(above) > _MAX_DEPTH:
         raise CopyError(f"{above[0]} has folders nested more than {_MAX_DEPTH} deep: {source[:200]}…")
@@ -182,13 +190,13 @@ def _copy_link(link: str, copy: str, root: str, above: tuple[str, ...]) -> None:
 
 
 def link_within(link: str, root: str) -> str | None:
-    """Return a relative target for ``link`` if it stays inside ``root``; else None.
+    """Return a relative target for ``link`` if the link's target is inside ``root``. Otherwise return None.
 
-    A broken link stays inside if the path that it names is inside.
+    The target of a broken link counts as inside if its path is inside ``root``.
 
     Args:
-        link: Path of the link, under ``root``.
-        root: A folder, as ``os.path.realpath`` gives it.
+        link: The path of the link, which is below ``root``.
+        root: A folder, as returned by ``os.path.realpath``.
     """
     folder = os.path.realpath(os.path.dirname(link))
     target = os.readlink(link)
@@ -201,9 +209,10 @@ def link_within(link: str, root: str) -> str | None:
 
 
 def _climbs_out(target: str, folder: str) -> bool:
-    """Return whether a relative link leaves the root on its way.
+    """Return whether the target of a relative link passes through a folder outside the root.
 
-    Such a link may come back by the root's name, which a copy does not have.
+    Such a target may enter the root again by the root's name. In a copy, the root has another name, and the link would
+    be broken.
 
     Args:
         target: The link's target, relative to ``folder``.

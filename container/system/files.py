@@ -1,4 +1,4 @@
-"""Write files atomically, read JSON tolerantly, and return the cache's folder."""
+"""Write files atomically, read damaged JSON as empty, and return the cache's folder."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 
 def cache_root() -> Path:
-    """Return ``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit``."""
+    """Return the folder of the cache: ``$FLEETFIT_CACHE``, or ``~/.cache/fleetfit`` if the variable is not set."""
     chosen = os.environ.get("FLEETFIT_CACHE")
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "fleetfit"
 
@@ -39,7 +39,7 @@ def replace(path: Path, data: bytes) -> None:
 
 
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
-    """Return the sorted names in a folder; an empty list if it cannot be read."""
+    """Return the sorted names of a folder's entries. Return an empty list if the folder cannot be read."""
     try:
         return sorted(os.listdir(folder))
     except OSError:
@@ -47,7 +47,7 @@ def names_in(folder: str | os.PathLike[str]) -> list[str]:
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """Read a JSON object; return an empty one if the file is missing or damaged."""
+    """Read a JSON object. Return an empty object if the file is missing or damaged."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError):

@@ -1,7 +1,8 @@
-"""Create private folders for sockets and session files, and one for the locks on ports.
+"""Create private folders for sockets and session files, and a folder for the locks on ports.
 
-Each has a file that names its maker, by which :mod:`container.system.unused` finds the folders that killed jobs have
-left. A folder without this file belongs to another program, whatever its name.
+Each folder contains a file that identifies the process that has created the folder. With this file,
+:mod:`container.system.unused` finds the folders that remain after jobs were killed. A folder without this file belongs
+to another program, whatever the folder's name is.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ def root() -> str:
 
 
 def make() -> Path:
-    """Create a private folder, which only this user can enter.
+    """Create a private folder that only this user can enter.
 
     Raises:
         OSError: the folder cannot be created.
@@ -57,11 +58,11 @@ def make() -> Path:
 
 @contextlib.contextmanager
 def temporary(what: str, within: str | None = None) -> Iterator[Path]:
-    """Create a private folder for the time of a ``with`` block, and remove it afterwards.
+    """Create a private folder at the beginning of a ``with`` block, and remove the folder at the end of the block.
 
     Args:
-        what: The part of its name after the common prefix.
-        within: Its parent; default: ``TMPDIR``.
+        what: The middle part of the folder's name, between the common prefix and a random text.
+        within: The parent folder. If None, ``TMPDIR``.
 
     Raises:
         OSError: the folder cannot be created.
@@ -75,7 +76,7 @@ def temporary(what: str, within: str | None = None) -> Iterator[Path]:
 
 
 def claim(folder: Path) -> None:
-    """Record in a folder that this process has created it.
+    """Record in a folder that this process has created the folder.
 
     Raises:
         OSError: the file cannot be written.
@@ -85,7 +86,10 @@ def claim(folder: Path) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether fleetfit has created a folder and its maker is gone; other processes may still use it."""
+    """Return True if fleetfit has created a folder, and the process that has created the folder has ended.
+
+    Other processes may still use the folder.
+    """
     if _OF_IMPORTERS.fullmatch(folder.name):
         return True
     try:
@@ -97,7 +101,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a private folder if it holds nothing but the maker's file."""
+    """Remove a private folder if its only file is the one that identifies the process that has created the folder."""
     if names_in(folder) == [NOTE]:
         with contextlib.suppress(OSError):
             (folder / NOTE).unlink()
@@ -105,19 +109,24 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def unmade() -> Path:
-    """Return a new path for a folder of importers; the process that needs the folder creates it with mode 0700."""
+    """Return a new path for a folder of importers.
+
+    The process that needs the folder creates it with mode 0700.
+    """
     return Path(root()) / f"{PREFIX}imports-{os.urandom(4).hex()}"
 
 
 def of_importers(whose: str) -> Path:
-    """Return the folder of the importers that stay for a user's next jobs; see :mod:`container.system.importers`.
+    """Return the folder of the importers that keep running for a user's next jobs. See
+    :mod:`container.system.importers`.
 
     Args:
-        whose: An eight-character digest of the home's path, or the folder's own path.
+        whose: An eight-character digest of the path of fleetfit's home folder, or the path of the importers' folder
+            itself.
     """
     return Path(whose) if os.path.isabs(whose) else Path(root()) / f"{PREFIX}kept-{os.getuid()}-{whose}"
 
 
 def of_ports() -> Path:
-    """Return the folder in which all jobs of this user lock their ports; it stays after the jobs."""
+    """Return the folder that contains the locks on ports of all jobs of this user. The folder is never removed."""
     return Path(tempfile.gettempdir()) / f"{PREFIX}ports-{os.getuid()}"

@@ -1,4 +1,4 @@
-"""Fork a process for each request over a socket, which carries descriptors as well."""
+"""Fork a process for each request that arrives over a socket. A request also carries descriptors."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _MOST_DESCRIPTORS = 4
 
 
 def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
-    """Tell one who has connected something."""
+    """Send a message to a client. Ignore the error if the client has ended."""
     with contextlib.suppress(OSError):  # it is gone, which is noticed when it is read
         sock.sendall(json.dumps(message).encode() + b"\n")
 
 
 class ForkServer(abc.ABC):
-    """A process that forks itself for each request that it receives.
+    """A process that forks for each request that it receives.
 
     Args:
-        listener: The socket at which clients connect.
-        name: The name of this process.
+        listener: The listening socket to which clients connect.
+        name: The name that this process gets.
     """
 
     def __init__(self, listener: socket.socket, name: str) -> None:
@@ -42,7 +42,7 @@ class ForkServer(abc.ABC):
         self._poll.register(listener, select.POLLIN)
 
     def run(self) -> dict[str, Any]:
-        """Serve requests; return only in a forked process.
+        """Serve requests. This method returns only in a forked process.
 
         Returns:
             The request for which this process was forked.
@@ -79,11 +79,11 @@ class ForkServer(abc.ABC):
 
     @property
     def descriptors(self) -> set[int]:
-        """The descriptors of those who ask, and of where they connect."""
+        """The descriptors of the listening socket and of the connections to clients."""
         return {self._listener.fileno(), *self.peers}
 
     def tell(self, message: Mapping[str, Any]) -> None:
-        """Tell all who have connected."""
+        """Send a message to all clients that have connected."""
         self.accept()
         for sock in self.peers.values():
             send(sock, message)
@@ -118,7 +118,7 @@ class ForkServer(abc.ABC):
         return None
 
     def _patience(self) -> float | None:
-        """Return the longest wait for requests in milliseconds; None: without limit."""
+        """Return the longest time to wait for requests, in milliseconds. Return None for no limit."""
         return None
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
@@ -126,7 +126,7 @@ class ForkServer(abc.ABC):
 
     @abc.abstractmethod
     def _refusal(self, request: Mapping[str, Any]) -> str | None:
-        """Return the reason for which a request is refused; None if it is granted."""
+        """Return the reason why a request is refused. Return None if the request is granted."""
 
     @abc.abstractmethod
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
@@ -134,9 +134,9 @@ class ForkServer(abc.ABC):
 
         Args:
             sock: The connection to the client.
-            request: The request.
-            pid: The forked process; -1 if there is none.
-            why: The reason for which there is none.
+            request: The client's request.
+            pid: The pid of the forked process; -1 if no process was forked.
+            why: The reason why no process was forked.
         """
 
     @abc.abstractmethod
@@ -144,7 +144,7 @@ class ForkServer(abc.ABC):
         """Handle the end of a forked process.
 
         Args:
-            pid: The process.
-            status: Its wait status.
-            usage: The resources that it has used.
+            pid: The pid of the process.
+            status: The wait status of the process.
+            usage: The resources that the process has used.
         """

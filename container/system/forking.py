@@ -1,4 +1,6 @@
-"""Find out whether this process can be forked: what a fork would not copy, or would share."""
+"""Find out whether this process can be forked. A fork does not contain the other threads of the process, and shares the
+open files of the process.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +14,17 @@ from importlib.machinery import PathFinder
 
 
 def fork() -> int:
-    """Fork this process without Python's warning about threads, which :func:`obstacle` detects."""
+    """Fork this process, and suppress Python's warning about threads.
+
+    The warning is not needed, because :func:`obstacle` detects threads.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return os.fork()
 
 
 def descriptors() -> dict[int, str]:
-    """Return the targets of this process's descriptors, by number."""
+    """Return the target of each descriptor of this process, by the descriptor's number."""
     found = {}
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):  # the descriptor of the listing itself
@@ -28,12 +33,14 @@ def descriptors() -> dict[int, str]:
 
 
 def obstacle(before: Mapping[int, str], own: Collection[int]) -> str | None:
-    """Return the first obstacle to a fork: state that a fork would not copy or would share, or a traced script; None if
-    there is none.
+    """Return the first reason why this process must not be forked. Return None if there is no reason.
+
+    A reason is a state that a fork would not copy or would share, such as threads or open files, or a script that is
+    traced.
 
     Args:
         before: The descriptors before the modules were imported.
-        own: Known descriptors, which may be shared.
+        own: The descriptors that this process itself has opened and that may be shared.
     """
     sys.stdout.flush()
     sys.stderr.flush()

@@ -1,8 +1,10 @@
-"""Block a process at a named point, so that a test can interrupt it exactly there. Outside of tests, no point blocks.
+"""Block a process at a named point, so that a test can interrupt the process exactly there. Outside of tests, no point
+blocks.
 
-A test sets :data:`FOLDER` to a folder, and listens there on a unix socket for each point at which it wants to block
-processes. A process that reaches such a point connects, and waits until the test closes the connection or ends. The
-kernel tells the test which process has connected, also across namespaces. Only the thread that reached the point waits.
+A test sets :data:`FOLDER` to a folder. For each point at which the test wants to block processes, the test creates a
+listening unix socket in the folder. A process that reaches such a point connects to the socket, and waits until the
+test closes the connection or ends. The kernel tells the test which process has connected, even across namespaces. Only
+the thread that has reached the point waits.
 """
 
 from __future__ import annotations
@@ -14,7 +16,11 @@ FOLDER = "FLEETFIT_HOLD"
 
 
 def hold(point: str) -> None:
-    """Wait while a test holds this point, which is named ``room.moment``."""
+    """Wait while a test blocks this point.
+
+    Args:
+        point: The point's name, such as ``room.moment``.
+    """
     if (folder := os.environ.get(FOLDER)) is not None:
         _wait(os.path.join(folder, point))
 

@@ -1,4 +1,4 @@
-"""Describe this machine for a plan: Python, cores, GPUs, mpirun."""
+"""Describe this machine for a plan: the Python, the cores, the GPUs and mpirun."""
 
 from __future__ import annotations
 
@@ -32,20 +32,22 @@ def this_machine(*, with_mpi: bool = False) -> Machine:
 
 
 def cpu_count() -> int:
-    """Return the number of cores that this process may use, within a container's limit on processor time."""
+    """Return the number of cores that this process may use. A container's limit on processor time is taken into
+    account.
+    """
     return machine.cores()
 
 
 def gpu_count() -> int:
-    """Return the number of NVIDIA devices that this process sees, without starting a program."""
+    """Return the number of NVIDIA GPUs that this process sees, without starting a program."""
     return len(machine.gpus())
 
 
 def identity() -> str:
-    """Return a text that identifies this machine, whatever its name: its boot id, network namespace and host name.
+    """Return a text that identifies this machine: the boot id, the network namespace and the host name.
 
-    Containers and network namespaces count as separate machines. The text is empty if the kernel does not provide
-    these.
+    Each container and each network namespace counts as a separate machine. Return an empty text if the kernel does not
+    provide these facts.
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()

@@ -1,6 +1,6 @@
-"""List the importers of a machine, each of which has a file with its facts beside its socket.
+"""List the importers of a machine. Each importer has a file that describes it, beside the importer's socket.
 
-See :mod:`container.toolkit.importer`. A kept importer waits for the next job of its user and home.
+See :mod:`container.toolkit.importer`. A kept importer waits for the next job of the same user and fleetfit home.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ class KnownImporter:
     """An importer, as its file describes it.
 
     Attributes:
-        pid: Its process.
-        packages: The packages that it has imported.
-        until: When it exits if no job needs it before, in seconds since the epoch; None while a job uses it.
-        place: Its socket.
+        pid: The pid of the importer.
+        packages: The packages that the importer has imported.
+        until: The time at which the importer exits if no job needs it before, in seconds since the epoch. None while a
+            job uses the importer.
+        place: The path of the importer's socket.
     """
 
     pid: int
@@ -36,7 +37,7 @@ class KnownImporter:
 
 
 def noted(folder: Path) -> list[KnownImporter]:
-    """Return the running importers of a folder."""
+    """Return the running importers whose files are in a folder."""
     found = []
     for file in sorted(folder.glob("*.json")):
         try:
@@ -51,12 +52,15 @@ def noted(folder: Path) -> list[KnownImporter]:
 
 
 def pids(folder: Path) -> list[int]:
-    """Return the pids of the running importers of a folder."""
+    """Return the pids of the running importers whose files are in a folder."""
     return [one.pid for one in noted(folder)]
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process is an importer: its pid may have been reused."""
+    """Return whether a process is an importer.
+
+    The pid of an importer that has ended may now belong to another process.
+    """
     try:
         return b"FLEETFIT_IMPORTER=" in Path(f"/proc/{pid}/environ").read_bytes() and os.getpid() != pid
     except OSError:
@@ -64,12 +68,16 @@ def runs(pid: int) -> bool:
 
 
 def note(place: Path, pid: int, packages: Sequence[str], until: float | None) -> None:
-    """Note who an importer is; see :class:`KnownImporter`."""
+    """Write the file that describes an importer. See :class:`KnownImporter` for the arguments."""
     files.write_json(_note(place), {"pid": pid, "packages": list(packages), "until": until})
 
 
 def noted_pid(place: Path) -> int | None:
-    """Return the pid in the file of the importer at a socket; None if there is none."""
+    """Return the pid that is recorded in the file of an importer. Return None if the file does not exist.
+
+    Args:
+        place: The path of the importer's socket.
+    """
     pid: int | None = files.read_json(_note(place)).get("pid")
     return pid
 
@@ -79,11 +87,12 @@ def _note(place: Path) -> Path:
 
 
 def forget(place: Path) -> None:
-    """Remove the socket of an importer that has ended, and the folder if no other is in it; keep a running importer's
-    socket.
+    """Remove the socket and the file of an importer that has ended. Do nothing if the importer is still running.
+
+    The folder is also removed if it is empty afterwards.
 
     Args:
-        place: The socket.
+        place: The path of the importer's socket.
     """
     with contextlib.suppress(OSError):  # another importer has removed the folder, or still uses it
         folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -96,7 +105,10 @@ def forget(place: Path) -> None:
 
 
 def forget_ended(folder: Path) -> None:
-    """Remove the files of importers that were killed together with the toolkits that had started them."""
+    """Remove the files of importers that have ended without removing their files.
+
+    An importer cannot remove its files if it is killed together with the toolkit that has started it.
+    """
     running = {one.place for one in noted(folder)}
     for file in folder.glob("*.json"):
         if (place := file.with_suffix("")) not in running:
@@ -104,7 +116,7 @@ def forget_ended(folder: Path) -> None:
 
 
 def remove(place: Path) -> None:
-    """Remove the socket and file of an importer, and the folder if it is empty then."""
+    """Remove the socket and the file of an importer. Then remove the folder if it is empty."""
     for file in (place, _note(place)):
         file.unlink(missing_ok=True)
     with contextlib.suppress(OSError):  # other importers use the folder
@@ -113,10 +125,12 @@ def remove(place: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that only one importer is started when several toolkits need it.
+    """Hold a folder's lock, so that only one importer is started when several toolkits need one.
+
+    The folder is created if it does not exist.
 
     Raises:
-        PermissionError: the folder belongs to another user, or others may enter it.
+        PermissionError: the folder belongs to another user, or other users may enter it.
     """
     there = False
     while not there:
@@ -138,7 +152,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def connect(place: Path) -> socket.socket | None:
-    """Connect to the importer at a socket; return None if there is none."""
+    """Connect to the importer at a socket. Return None if no importer listens there."""
     sock = socket.socket(socket.AF_UNIX)
     try:
         sock.connect(str(place))

@@ -14,15 +14,16 @@ _EVERY_S = 1.0
 
 
 class Importing:
-    """Record the modules that are imported within a block, and report now and then that imports proceed.
+    """Record the modules that are imported within a ``with`` block, and report at most once a second that imports
+    proceed.
 
-    The object is the first finder in ``sys.meta_path``, and finds no module.
+    The object is inserted as the first finder in ``sys.meta_path``, but never finds a module.
 
     Args:
-        tell: Called with a module's name. A name that is searched for again is no progress.
+        tell: A function that is called with a module's name. A name that is searched for again is not reported.
 
     Attributes:
-        names: The modules and packages that were searched for.
+        names: The names of the modules and packages that were searched for.
     """
 
     def __init__(self, tell: Callable[[str], object]) -> None:
@@ -38,7 +39,7 @@ class Importing:
         sys.meta_path.remove(self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> None:
-        """Record that a module is searched for."""
+        """Record that a module is searched for. Return None, so that the next finder searches for the module."""
         if name not in self.names and time.monotonic() >= self._next:
             self._next = time.monotonic() + _EVERY_S
             self._tell(name)

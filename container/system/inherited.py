@@ -1,4 +1,6 @@
-"""Compare what processes have inherited beside their environment, and take it over from another process."""
+"""Compare what two processes have inherited besides their environment, and take over such properties from another
+process.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def traits(pid: int) -> dict[str, Any]:
-    """Return the properties of a process that no other process can take over."""
+    """Return the properties of a process that another process cannot take over."""
     status = _status(pid)
     return {
         "cores": sorted(os.sched_getaffinity(pid)),
@@ -26,13 +28,15 @@ def traits(pid: int) -> dict[str, Any]:
 
 
 def difference(pid: int) -> str | None:
-    """Return why this process or its forks cannot take over the properties of a process; None if they can."""
+    """Return why this process or its forks cannot take over the properties of a process. Return None if these
+    properties are equal.
+    """
     own = traits(os.getpid())
     return next((f"its {name} differ" for name, theirs in traits(pid).items() if theirs != own[name]), None)
 
 
 def take_over(pid: int) -> None:
-    """Take over the working folder, umask, limits and out-of-memory score of a process."""
+    """Take over the working folder, the umask, the limits and the out-of-memory score of a process."""
     os.chdir(f"/proc/{pid}/cwd")
     os.umask(int(_status(pid)["Umask"], 8))
     score = Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii")

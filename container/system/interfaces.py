@@ -13,7 +13,7 @@ _SIOCGIFNETMASK = 0x891B
 
 
 def addresses() -> dict[str, ipaddress.IPv4Interface]:
-    """Return each interface's first IPv4 address with its network."""
+    """Return the first IPv4 address of each network interface, with the address's network, by the interface's name."""
     found = {name: _address(name) for _, name in socket.if_nameindex()}
     return {name: address for name, address in found.items() if address is not None}
 

@@ -1,4 +1,6 @@
-"""Carry frames (:mod:`container.contract.frames`) over a connection on the loop, with descriptors of any kind."""
+"""Send and receive frames (:mod:`container.contract.frames`) on the loop, over a connection whose descriptors may be of
+any kind.
+"""
 
 from __future__ import annotations
 
@@ -16,25 +18,29 @@ _HIGH, _LOW = 4 << 20, 1 << 20
 
 
 class LinkHandler(Protocol):
-    """A link's receiver of messages."""
+    """A receiver of the messages from a link."""
 
     def received(self, message: Message, body: bytes) -> None:
-        """Handle a message and its bytes."""
+        """Handle a message and the bytes that follow it."""
 
     def closed(self, reason: str) -> None:
-        """Handle the link's end, once: the peer is gone, or has sent an invalid frame."""
+        """Handle the end of the link.
+
+        The method is called once, when the peer has ended or has sent an invalid frame.
+        """
 
 
 class HostLink:
     """One end of a connection.
 
-    Messages are always accepted for sending; a stream (:meth:`add_reader`) pauses while the peer is slow.
+    :meth:`send` accepts messages at any time. A stream, which :meth:`add_reader` adds, pauses while the peer reads
+    slowly.
 
     Args:
-        loop: The loop that drives it.
-        read: The descriptor to read from; the link owns it.
-        write: The descriptor to write to, perhaps the same; the link owns it.
-        handler: Receives messages and the link's end.
+        loop: The loop that reads and writes the data.
+        read: The descriptor to read from. The link closes it.
+        write: The descriptor to write to, which may be the same as ``read``. The link closes it.
+        handler: The receiver of messages and of the link's end.
     """
 
     def __init__(self, loop: Loop, read: int, write: int, handler: LinkHandler) -> None:
@@ -52,7 +58,7 @@ class HostLink:
         loop.add_reader(read, self._readable)
 
     def send(self, message: Message, body: bytes = b"") -> None:
-        """Send a message; it is dropped if the peer is gone."""
+        """Send a message. The message is dropped if the peer has ended."""
         if self.open:
             waiting = bool(self._outgoing)
             self._outgoing += encode(message, body)
@@ -60,7 +66,7 @@ class HostLink:
                 self._flush()
 
     def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` when a descriptor is readable and the peer is not slow."""
+        """Call ``callback`` whenever a descriptor is readable, except while the peer reads slowly."""
         self._streams[fd] = callback
         if not self._held:
             self._loop.add_reader(fd, callback)
@@ -71,7 +77,7 @@ class HostLink:
             self._loop.remove_reader(fd)
 
     def close(self) -> None:
-        """Close without calling ``closed``; unsent data is lost."""
+        """Close the link without calling ``closed``. Unsent data is lost."""
         if self.open:
             self.open = False
             self._loop.remove_reader(self._read)

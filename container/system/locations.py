@@ -1,4 +1,4 @@
-"""Read the locations of a job that are local: plain paths and ``file://`` URLs."""
+"""Read the locations of a job that are on this machine: plain paths and ``file://`` URLs."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from pathlib import Path
 
 
 class LocationError(ValueError):
-    """Error for a location that cannot be used here; the message names the location and the alternatives."""
+    """Error for a location that cannot be used here. The message names the location and the alternatives."""
 
 
 def is_s3(location: str) -> bool:
-    """Return whether the location is in S3."""
+    """Return whether a location is in S3."""
     return location.startswith("s3://")
 
 
 def path_here(location: str) -> Path | None:
-    """Return the path that a location names; None if the location is not on this machine."""
+    """Return the path that a location names. Return None if the location is not on this machine."""
     try:
         return local_path(location)
     except LocationError:
@@ -26,11 +26,11 @@ def path_here(location: str) -> Path | None:
 def local_path(location: str | os.PathLike[str]) -> Path:
     """Return the path that a plain path or a ``file://`` URL names.
 
-    SageMaker's SDK takes the text after ``file://`` literally, while ``Path.as_uri()`` escapes it (``%20``): the
-    literal path is taken if it exists.
+    SageMaker's SDK uses the text after ``file://`` unchanged, while ``Path.as_uri()`` escapes special characters
+    (``%20``). The unchanged path is returned if it exists. Otherwise the escapes are decoded.
 
     Raises:
-        LocationError: the location is not local, or not absolute.
+        LocationError: the location is not on this machine, or is a relative path.
     """
     text = os.fspath(location)
     if text.startswith("file://"):

@@ -1,4 +1,6 @@
-"""Lock files: the kernel releases a lock when the last process that holds its descriptor ends, for whatever reason."""
+"""Lock files. The kernel releases a lock when the last process that holds its descriptor ends, even if the process is
+killed.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ def take(path: Path) -> int | None:
     """Take a lock.
 
     Returns:
-        The descriptor that holds the lock; None if another process holds it.
+        The descriptor that holds the lock. None if another process holds the lock.
 
     Raises:
         OSError: the file cannot be created or opened.
@@ -32,13 +34,13 @@ def take(path: Path) -> int | None:
 
 
 def take_from_askers(descriptor: int) -> bool:
-    """Take the lock of an open file, even if a process tests it with :func:`is_held` at this moment.
+    """Take the lock of an open file, even if another process is just testing the lock with :func:`is_held`.
 
     Args:
         descriptor: The file's descriptor.
 
     Returns:
-        Whether it was taken; False if another process holds it.
+        Whether the lock was taken. False if another process holds the lock.
     """
     until = time.monotonic() + _ASKING_S
     while True:
@@ -60,7 +62,7 @@ def take_from_askers(descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds a lock; False if the file does not exist."""
+    """Return whether a process holds a lock. Return False if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

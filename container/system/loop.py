@@ -1,8 +1,8 @@
-"""Run descriptors, timers, signals and children in one thread: the event loop.
+"""Run callbacks for descriptors, timers, signals and child processes in one thread: the event loop.
 
-The processes on a job's hosts (agent, toolkit, rank wrapper) run :class:`SelectorLoop`: dozens of them are started,
-and each would have to import asyncio. The supervisor runs asyncio
-(:mod:`container.system.asyncio_loop`). The code that both sides share uses the methods that both loops have.
+The processes on a job's hosts (agent, toolkit and rank wrapper) run :class:`SelectorLoop`. Dozens of these processes
+are started, and each would otherwise have to import asyncio. The supervisor runs asyncio
+(:mod:`container.system.asyncio_loop`). Code that runs on both loops uses only the methods that both loops have.
 """
 
 from __future__ import annotations
@@ -31,31 +31,36 @@ Loop: TypeAlias = "SelectorLoop | AsyncioLoop"
 
 
 class Timer(Protocol):
-    """A pending call; see :meth:`SelectorLoop.call_later`."""
+    """A pending call. See :meth:`SelectorLoop.call_later`."""
 
     def cancel(self) -> None:
-        """Cancel the call; has no effect after the call."""
+        """Cancel the call. If the call was already made, do nothing."""
 
 
 class Children:
-    """The child processes of this process, whose ends a loop reports."""
+    """The child processes of this process. A loop reports their ends to callbacks."""
 
     def __init__(self) -> None:
         self._children: dict[int, Callable[[int], None]] = {}
 
     def on_child(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call ``callback`` with the wait status when the child ends; must be called before the loop continues."""
+        """Call ``callback`` with the wait status when a child process ends. This method must be called before the loop
+        continues.
+        """
         self._children[pid] = callback
 
     def reap(self) -> None:
-        """Collect ended children now and call their callbacks."""
+        """Collect the wait statuses of child processes that have ended, and call their callbacks."""
         self._tell(processes.reap()[0])
 
     def end_descendants(self, *, spare: Collection[int] = ()) -> list[int]:
-        """Kill all descendants of this process but the spared trees, and call the callbacks of known children.
+        """Kill the descendants of this process, and call the callbacks of the children among them.
+
+        Args:
+            spare: The pids of children that are not killed. The descendants of these children are not killed either.
 
         Returns:
-            The pids of descendants that are still there, normally none.
+            The pids of descendants that still exist. Normally the list is empty.
         """
         left, ended = processes.end_descendants(spare=spare)
         self._tell(ended)
@@ -77,14 +82,15 @@ class _Call:
         self.cancelled = False
 
     def cancel(self) -> None:
-        """Cancel the call; see :meth:`Timer.cancel`."""
+        """Cancel the call. See :meth:`Timer.cancel`."""
         self.cancelled = True
 
 
 class SelectorLoop(Children):
-    """The small loop of the processes on a job's hosts, with asyncio's method names.
+    """The small event loop of the processes on a job's hosts. Its methods have the names of asyncio's methods.
 
-    Callbacks run in the thread that runs the loop, which must be the main thread because of signals.
+    Callbacks run in the thread that runs the loop. Because the loop handles signals, the thread must be the main
+    thread.
     """
 
     def __init__(self) -> None:
@@ -102,7 +108,7 @@ class SelectorLoop(Children):
         self.add_reader(self._wakeup_read, self._on_wakeup)
 
     def close(self) -> None:
-        """Close the loop's own descriptors; it cannot run afterwards."""
+        """Close the descriptors that the loop has opened. The loop cannot run afterwards."""
         signal.set_wakeup_fd(-1)
         self._selector.close()
         os.close(self._wakeup_read)
@@ -111,11 +117,11 @@ class SelectorLoop(Children):
     # --- descriptors ---
 
     def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
-        """Call ``callback`` whenever ``fd`` is readable or at its end."""
+        """Call ``callback`` whenever ``fd`` is readable or has reached its end."""
         self._set(fd, selectors.EVENT_READ, _Call(callback))
 
     def remove_reader(self, fd: int) -> None:
-        """Undo :meth:`add_reader`. Has no effect if there is no reader."""
+        """Undo :meth:`add_reader`. If ``fd`` has no reader, do nothing."""
         self._set(fd, selectors.EVENT_READ, None)
 
     def add_writer(self, fd: int, callback: Callable[[], object]) -> None:
@@ -123,7 +129,7 @@ class SelectorLoop(Children):
         self._set(fd, selectors.EVENT_WRITE, _Call(callback))
 
     def remove_writer(self, fd: int) -> None:
-        """Undo :meth:`add_writer`. Has no effect if there is no writer."""
+        """Undo :meth:`add_writer`. If ``fd`` has no writer, do nothing."""
         self._set(fd, selectors.EVENT_WRITE, None)
 
     def _set(self, fd: int, event: int, call: _Call | None) -> None:
@@ -149,7 +155,7 @@ class SelectorLoop(Children):
         return call
 
     def add_signal_handler(self, number: int, callback: Callable[[], object], /) -> None:
-        """Call ``callback`` in the loop when the signal arrives."""
+        """Call ``callback`` in the loop's thread when a signal arrives."""
         self._signals[number] = _Call(callback)
         signal.signal(number, _noticed)
 
@@ -167,13 +173,17 @@ class SelectorLoop(Children):
         self._stopped = True
 
     def run(self) -> None:
-        """Run until :meth:`stop` is called."""
+        """Run the loop until :meth:`stop` is called."""
         self._stopped = False
         while not self._stopped:
             self.run_once()
 
     def run_once(self, timeout: float | None = None) -> None:
-        """Wait for events, at most ``timeout`` seconds and never over an hour, and handle them."""
+        """Wait for events once, and handle them.
+
+        Args:
+            timeout: The longest time to wait, in seconds. If None or more than an hour, one hour.
+        """
         timeout = _LONGEST_WAIT if timeout is None else min(timeout, _LONGEST_WAIT)
         while self._timers and self._timers[0][2].cancelled:
             heapq.heappop(self._timers)
@@ -196,4 +206,4 @@ class SelectorLoop(Children):
 
 
 def _noticed(number: int, frame: object) -> None:
-    """Do nothing: the wake-up descriptor works only for signals with a Python-level handler."""
+    """Do nothing. A signal needs a handler in Python, because the wake-up descriptor does not report other signals."""

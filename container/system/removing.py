@@ -1,4 +1,4 @@
-"""Remove a folder with everything that a script may have left in it."""
+"""Remove a folder with all files and folders that a script may have created in it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from collections.abc import Iterator
 
 
 def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) -> None:
-    """Remove a folder and everything below it, however deep; links are removed, not followed.
+    """Remove a folder and all entries below it, at any depth. Links are removed, not followed.
 
-    ``shutil.rmtree`` calls itself for each level and keeps a descriptor open for each, so that a thousand nested
-    folders are too many for it. Here each folder is first moved to the top, so that no path is long.
+    ``shutil.rmtree`` calls itself for each level and keeps a descriptor open for each level. With a thousand nested
+    folders, ``shutil.rmtree`` therefore fails. Here each nested folder is first moved to the top folder, so that no
+    path is long.
 
     Args:
         path: The folder.
-        ignore_errors: Remove as much as possible, and raise nothing.
+        ignore_errors: Whether to raise no error and remove as many entries as possible.
 
     Raises:
-        OSError: an entry could not be removed, while the rest is removed; or the path is no folder or does not exist.
+        OSError: an entry could not be removed, or the path is not a folder. In the first case, all other entries are
+            removed.
     """
     try:
         _Removal(os.fspath(path)).run()
@@ -56,7 +58,11 @@ class _Removal:
         os.rmdir(self._path)
 
     def _empty(self, folder: int, top: int) -> list[str]:
-        """Remove the folder's files, move its folders to the top, and return their names there."""
+        """Remove a folder's files, and move its subfolders to the top folder.
+
+        Returns:
+            The names of the subfolders in the top folder.
+        """
         with os.scandir(folder) as entries:
             found = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in entries]
         moved: list[str] = []
@@ -88,7 +94,7 @@ class _Removal:
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """Suppress an error, and keep the first one."""
+        """Suppress an error. The first error is kept, so that it can be raised later."""
         try:
             yield
         except OSError as error:

@@ -1,4 +1,7 @@
-"""Run a job's processes on one machine, and kill their descendants, for a caller here or over a connection."""
+"""Run a job's processes on one machine, and kill their descendants.
+
+The caller may be in this process, or on another machine and connected to this process.
+"""
 
 from __future__ import annotations
 
@@ -24,13 +27,14 @@ _READ_SIZE = 1 << 18
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProcessEnd:
-    """How a process on a host ended.
+    """The way in which a process on a host ended.
 
     Attributes:
-        exit_code: Its exit status, if it exited.
-        signal: The signal that killed it, if one did.
-        error: Why the process could not be started.
-        failure: The cause of its end, if the host itself knows it (for example a container that ran out of memory).
+        exit_code: The exit code of the process. None if it did not exit.
+        signal: The number of the signal that killed the process. None if no signal killed it.
+        error: The reason why the process could not be started. None if it was started.
+        failure: The cause of the process's end if the host itself knows the cause, for example that a container ran out
+            of memory.
     """
 
     exit_code: int | None = None
@@ -40,27 +44,29 @@ class ProcessEnd:
 
 
 class OutputFollower(Protocol):
-    """A receiver of a process's output and its end."""
+    """A receiver of a process's output and of its end."""
 
     def on_output(self, data: bytes, /) -> object:
-        """Handle a piece of the process's output."""
+        """Handle data that the process has written to its standard output."""
 
     def on_errors(self, data: bytes, /) -> object:
-        """Handle a piece of the process's standard error, if that is separate."""
+        """Handle data that the process has written to its standard error, if standard error is separate from the
+        output.
+        """
 
     def over(self, end: ProcessEnd, /) -> object:
-        """Handle the process's end, once, after all its output."""
+        """Handle the end of the process. The method is called once, after all output was handled."""
 
 
 class Runner:
-    """Start processes, and pass on their output and their ends.
+    """Start processes, and pass their output and their ends to receivers.
 
     Args:
-        loop: The loop of this process, which is a subreaper.
-        environment: The variables of all processes.
-        protected: Other children of this process, which are never killed with the job's; importers that are kept for
-            other jobs are added.
-        readers: Reads the output; default: the loop.
+        loop: The loop of this process. This process must be a subreaper.
+        environment: The variables that all processes get.
+        protected: The pids of other children of this process. These children are not killed with the job's processes.
+            The pids of importers that are kept for other jobs are added to the set.
+        readers: The loop or link that reads the output. If None, ``loop``.
     """
 
     def __init__(
@@ -95,7 +101,7 @@ class Runner:
         tidies: bool = False,
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
-        """Start a process; see :meth:`estimators.backends.hosts.provider.Host.run`.
+        """Start a process. See :meth:`estimators.backends.hosts.provider.Host.run`.
 
         Args:
             apart: Whether standard error is separate from the output.
@@ -165,7 +171,7 @@ class Runner:
         follower.over(ProcessEnd(exit_code=exit_code, signal=killed_by))
 
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
-        """Kill all processes of the job with SIGKILL, except some of them and the protected ones."""
+        """Kill all processes of the job with SIGKILL, except the protected processes and those in ``spare``."""
         spared = {*self._protected, *(process.pid for process in spare)}
         # importers of other jobs' hosts may be among the descendants; a host's own importer ends with its toolkit
         for folder in (self._importers, self._kept):
@@ -181,18 +187,18 @@ class Runner:
         return self._importers
 
     def close(self) -> None:
-        """Remove the folder of importers; no process may run any more."""
+        """Remove the folder of importers. No process may be running when this method is called."""
         if self._importers is not None:
             remove_tree(self._importers, ignore_errors=True)
 
     def listen(self, address: str) -> int:
-        """Listen at a free port, for a process that is then run with ``listener``.
+        """Listen at a free port, for the next process that is run with ``listener``.
 
         Returns:
-            The port.
+            The number of the port.
 
         Raises:
-            OSError: the address is not one of this machine.
+            OSError: the address does not belong to this machine.
         """
         if self._listener is not None:
             self._listener.close()
@@ -204,7 +210,7 @@ class Runner:
 
 
 class _Output:
-    """A process's output to one descriptor, which is closed at its end."""
+    """The output that a process writes to one descriptor. The descriptor is closed at the end of the output."""
 
     def __init__(self, readers: Loop | HostLink, fd: int, take: Callable[[bytes], object]) -> None:
         self._readers = readers
@@ -214,7 +220,7 @@ class _Output:
         readers.add_reader(fd, self.read)
 
     def read(self) -> bool:
-        """Read one piece of output, and return whether there was one."""
+        """Read some of the output, and return whether any output was available."""
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -226,7 +232,10 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Read the remaining output and close the descriptor: later output is not the process's."""
+        """Read the remaining output, and close the descriptor.
+
+        Output that is written later comes from another process.
+        """
         while self._fd >= 0 and self.read():
             pass
         self._close()
@@ -239,12 +248,12 @@ class _Output:
 
 
 class RunningProcess:
-    """A process that was started here. After its end, data and signals for it are dropped.
+    """A process that was started here. After the end of the process, data and signals for it are dropped.
 
     Attributes:
-        pid: Its process id; -1 if it could not be started.
-        ended: Whether its end is known.
-        outputs: The outputs that are read.
+        pid: The pid of the process; -1 if it could not be started.
+        ended: Whether this program knows that the process has ended.
+        outputs: The outputs of the process that are read.
     """
 
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
@@ -291,7 +300,7 @@ class RunningProcess:
         _tidy(self._runtime)
 
     def close_input(self) -> None:
-        """Close the process's standard input after all data is written."""
+        """Close the process's standard input after all data was written."""
         self._closing = True
         if self._input >= 0 and (self.ended or not self._unwritten):
             self._close()

@@ -1,4 +1,4 @@
-"""List the files of a folder of checkpoints that are synchronized with S3, or with the job's folder here."""
+"""List the files in a folder of checkpoints that are synchronized with S3 or with the job's local folder."""
 
 from __future__ import annotations
 
@@ -19,24 +19,29 @@ PASSING = re.compile(r"\.((staging|trash)-checkpoint-.+|lock|.+\.partial|[^.].*\
 
 
 def files_below(folder: Path) -> dict[str, tuple[int, int]]:
-    """Return the size and the modification time in ns of the synchronized files below a folder, by their names there.
+    """Return the size and the modification time in nanoseconds of each synchronized file below a folder, by the file's
+    relative path.
 
-    For a link, the size is a digest of its target and the time is 0. For an empty folder, whose name ends in a slash,
-    both are 0.
+    For a link, the size is a digest of the link's target, and the time is 0. For an empty folder, the name ends in a
+    slash, and both numbers are 0.
     """
     found = walk(str(folder), follow=False)
     return {name: facts(folder / name, status) for name, status in found if status is not None}
 
 
 def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Find what is kept in step: files, links to what is in the folder, and empty folders, whose names end in a slash.
+    """Find the entries below a folder that are synchronized: files, links to entries in the folder, and empty folders.
+
+    The names of empty folders end in a slash.
 
     Args:
         root: The folder.
-        follow: Whether links are what they lead to; a link that is met behind one to a folder is left out then.
+        follow: Whether links are replaced by their targets. If True, a link to a folder is omitted if the link is
+            inside another linked folder.
 
     Yields:
-        Its name, and its status; None for a link to anything else, which is not kept in step.
+        The entry's name and status. The status is None for a link to any other path, because such a link is not
+        synchronized.
     """
     real = os.path.realpath(root)
     waiting = [("", False)]
@@ -68,7 +73,7 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
-    """Return the facts of an entry that stay the same when it is transferred; see :func:`files_below`."""
+    """Return two facts of an entry that a transfer does not change. See :func:`files_below`."""
     if stat.S_ISLNK(status.st_mode):
         return zlib.crc32(os.fsencode(target(path))), 0
     return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)

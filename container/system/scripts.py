@@ -14,12 +14,12 @@ def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dic
     """Prepare this process as the interpreter does before it runs a script, except for ``sys.path``.
 
     Args:
-        command: The interpreter, its options, the script and its arguments.
-        script: The script's path.
-        begin: The names that the interpreter defined in the current ``__main__``.
+        command: The command line: the interpreter, its options, the script and the script's arguments.
+        script: The path of the script.
+        begin: The names that the interpreter has defined in the current ``__main__`` module.
 
     Returns:
-        The namespace of the script's ``__main__``, in which to run the script.
+        The namespace of the new ``__main__`` module, in which the script must be run.
     """
     sys.path_importer_cache.clear()
     sys.orig_argv[:] = command
@@ -32,7 +32,7 @@ def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dic
 
 
 def hide_first_frame() -> None:
-    """Make the exception hook leave out the frame of the importer's own program."""
+    """Omit the frame of the importer's program from the traceback that an uncaught exception prints."""
     excepthook = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

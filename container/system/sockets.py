@@ -1,4 +1,4 @@
-"""Use unix sockets in folders whose paths are longer than a socket's address may be."""
+"""Use unix sockets in folders whose paths are longer than the address of a socket may be."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a path of a socket that fits into an address of 108 bytes, however long the folder's path is.
+    """Yield a path of a socket that fits into an address of 108 bytes, even if the folder's path is longer.
 
     Raises:
         OSError: the folder does not exist.
@@ -27,7 +27,7 @@ def connect(path: Path) -> socket.socket:
     """Connect to a unix socket.
 
     Raises:
-        OSError: no process listens there.
+        OSError: no process listens at the path.
     """
     connection = socket.socket(socket.AF_UNIX)
     try:

@@ -1,7 +1,8 @@
-"""Folders and files that travel over a :class:`~container.system.link.HostLink`, as tar archives in pieces.
+"""Send and receive folders and files over a :class:`~container.system.link.HostLink`, as tar archives.
 
-Both ends use it: whoever sends packs in a thread, and the pieces go when the peer keeps up; whoever receives keeps the
-archive in a file without a name, and unpacks it in a thread when it is whole.
+Both ends of the link use this module. The sender packs the archive in a thread, and sends a piece whenever the peer is
+ready. The receiver writes the archive to a file without a name, and unpacks it in a thread when the archive is
+complete.
 """
 
 from __future__ import annotations
@@ -35,9 +36,9 @@ class Transfers:
     """The transfers of one link.
 
     Args:
-        link: The connection.
-        background: Runs blocking calls.
-        folder: The folder for incomplete archives.
+        link: The connection to the peer.
+        background: The object that runs blocking calls in threads.
+        folder: The folder for incomplete archives. If None, the default folder for temporary files.
     """
 
     def __init__(self, link: HostLink, background: Background, folder: Path | None = None) -> None:
@@ -49,12 +50,12 @@ class Transfers:
         self._closed = threading.Event()
 
     def send(self, number: int, sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
-        """Send files and folders, each under a name (empty: a folder's entries without the folder), then an end
-        message.
+        """Send files and folders, then a message that marks the end of the transfer.
 
         Args:
-            number: Identifies the transfer on both ends.
-            sources: Paths and names; a path that does not exist is omitted.
+            number: The number that identifies the transfer on both ends.
+            sources: The path of each file or folder, and the name under which it is sent. If the name is empty, a
+                folder's entries are sent without the folder. A path that does not exist is omitted.
             follow: Whether to send the targets of links instead of the links.
         """
         read, write = os.pipe()
@@ -87,17 +88,28 @@ class Transfers:
         self._background.run(work, lambda nothing: advance("packing"), failed)
 
     def expect(self, number: int, target: Path, done: Done) -> None:
-        """Register a transfer, which is unpacked into a folder when it is complete; ``done`` is called afterwards."""
+        """Register a transfer that the peer will send.
+
+        Args:
+            number: The number of the transfer.
+            target: The folder into which the archive is unpacked when it is complete.
+            done: A function that is called after the archive was unpacked or the transfer has failed.
+        """
         file = tempfile.TemporaryFile(dir=self.folder)  # noqa: SIM115 - closed when it was unpacked
         self._arriving[number] = (file, target, done)
 
     def data(self, number: int, body: bytes) -> None:
-        """Write a received piece to the transfer's archive."""
+        """Write received data to the archive of a transfer."""
         if (arriving := self._arriving.get(number)) is not None:
             arriving[0].write(body)
 
     def end(self, number: int, error: str | None) -> None:
-        """Unpack a complete archive in a thread, or report the sender's error."""
+        """Handle the end of a transfer. Unpack the complete archive in a thread, or report an error.
+
+        Args:
+            number: The number of the transfer.
+            error: The error of the sender. None if the sender has succeeded.
+        """
         if number not in self._arriving:
             return
         file, target, done = self._arriving.pop(number)
@@ -120,9 +132,9 @@ class Transfers:
         self._background.run(work, lambda nothing: done(None), lambda problem: done(str(problem)))
 
     def close(self) -> None:
-        """Cancel all unpacking, and return when nothing is written any more, so that its folder may be removed.
+        """Cancel all unpacking, and wait until no more files are written, so that the target folder can be removed.
 
-        The wait is at most 30 seconds in all.
+        The wait takes at most 30 seconds for all transfers together.
         """
         self._closed.set()
         until = time.monotonic() + _STOP_S
@@ -131,7 +143,7 @@ class Transfers:
 
 
 class _Arrived:
-    """A received archive that fails to be read once the transfers are closed."""
+    """A received archive. Reading it fails after the transfers were closed."""
 
     def __init__(self, file: IO[bytes], closed: threading.Event) -> None:
         self._file = file
@@ -147,7 +159,15 @@ class _Arrived:
 
 
 def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
-    """Write files and folders to a tar archive: regular files, folders, and links that stay inside.
+    """Write files and folders to a tar archive.
+
+    Only regular files, folders, and links to entries of the same folder are written.
+
+    Args:
+        file: The open file for the archive.
+        sources: The path of each file or folder, and its name in the archive. If the name is empty, a folder's entries
+            are written without the folder.
+        follow: Whether to write the targets of links instead of the links.
 
     Raises:
         OSError: an entry cannot be read.
@@ -163,7 +183,7 @@ def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) 
 
 
 def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool) -> None:
-    """Write an entry and everything below it; with an empty name, only what is below it."""
+    """Write an entry and all entries below it. If ``name`` is empty, write only the entries below it."""
     try:
         status = os.stat(path, follow_symlinks=follow)
         if stat.S_ISLNK(status.st_mode):

@@ -1,6 +1,6 @@
-"""Find folders that killed jobs have left on this machine; ``/proc`` shows which are still used.
+"""Find folders that remain on this machine after jobs were killed. ``/proc`` shows which folders are still used.
 
-Only folders that fleetfit has created for sockets and session files are examined: see :mod:`container.system.folders`.
+Only folders that fleetfit has created for sockets and session files are examined. See :mod:`container.system.folders`.
 """
 
 from __future__ import annotations
@@ -42,16 +42,19 @@ def unused_folders(now: float | None = None) -> list[Path]:
 
 
 def _sign(path: Path) -> str:
-    """Return the text that identifies a process that uses the folder, for example in its environment.
+    """Return the text that identifies a process as a user of a folder, for example in the process's environment.
 
-    For a folder in shared memory, the text is the name of the job's folder.
+    The text is the folder's path. For a folder in shared memory, the text is the name of the job's folder.
     """
     match = folders.NAME.match(path.name)
     return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Return the folders that a process works in, has open files in, or names in its environment or command line."""
+    """Return those of the given texts that occur in the facts of a process or in the path of a bound unix socket.
+
+    A process's facts are its environment, its command line, its working folder and its open files.
+    """
     used: set[str] = set()
     for pid in own_processes():
         if pid == os.getpid():

@@ -24,10 +24,10 @@ def is_read_at_load(name: str) -> bool:
 
 
 class NotingEnviron(type(os.environ)):  # type: ignore[misc]
-    """The class of ``os.environ`` while it records which variables are read.
+    """The class of ``os.environ`` while reads of variables are recorded.
 
     Attributes:
-        seen: The names that were read.
+        seen: The names of the variables that were read.
         whole: Whether the program has iterated over all variables.
     """
 

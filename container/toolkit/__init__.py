@@ -1,1 +1,1 @@
-"""Run the training on a host: the training process, and the ranks below it. Needs the standard library only."""
+"""Run the training on a host: the training process, and the ranks that it starts. Needs the standard library only."""

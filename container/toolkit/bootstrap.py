@@ -1,7 +1,7 @@
-"""Unpack and run our toolkit, in a container whose image lacks it; this is the container's entry point.
+"""Unpack and run our toolkit in a container whose image does not contain it. This file is the container's entry point.
 
-This file is beside ``toolkit.tar.gz`` in a channel, and runs alone, on the image's Python. It imports nothing of ours,
-and even an old Python must be able to parse it, so that it can report that Python is too old.
+This file is beside ``toolkit.tar.gz`` in a channel, and runs alone, on the image's Python. The file imports none of our
+modules. Even an old Python must be able to parse this file, so that it can report that Python is too old.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ARCHIVE = "toolkit.tar.gz"
 
 
 def main() -> None:
-    """Run the toolkit in place of this process; return only if that fails, after writing the failure."""
+    """Replace this process by the toolkit. Return only if this fails, after the failure was written."""
     if sys.version_info < LEAST:
         has = ".".join(map(str, sys.version_info[:2]))
         refuse(
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def refuse(reason: str) -> None:
-    """Write the reason to standard error and to the file that SageMaker reads."""
+    """Write the reason for a failure to standard error, and to the file that SageMaker reads."""
     sys.stderr.write(reason + "\n")
     failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")
     with contextlib.suppress(OSError), open(failure, "w", encoding="utf-8") as file:

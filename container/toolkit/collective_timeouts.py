@@ -1,4 +1,4 @@
-"""Find, in a rank's output, the collective operation of PyTorch that timed out, and its time limit. Pure."""
+"""Find the collective operation of PyTorch that timed out in a rank's output, and the operation's time limit. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _FRAME = re.compile(r'^  File ".*/torch/distributed/distributed_c10d\.py", line 
 
 
 def describe(text: str, traceback: str | None) -> str | None:
-    """Return which collective operation of a rank timed out, and after how long; None if none did.
+    """Return which collective operation of a rank timed out, and after how long. Return None if no operation timed out.
 
     Args:
         text: The end of the rank's output.
-        traceback: The traceback of the exception that ended the rank, if one did.
+        traceback: The traceback of the exception that ended the rank. None if no exception ended the rank.
     """
     for said in (traceback or "", text):
         if (found := _NCCL.search(said)) is not None:  # the first one: later ones were waiting for it

@@ -1,7 +1,7 @@
-"""Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects.
+"""Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects to it.
 
-The first message is ``{"op": "hello", "host": …, "token": …}``. A connection with another first message, or without the
-job's token, is closed. End-of-file means that the peer is lost.
+The first message is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection that begins with another
+message, or whose token is not the job's token. The end of a connection means that the peer is lost.
 """
 
 from __future__ import annotations
@@ -20,40 +20,40 @@ HELLO_TIMEOUT = 10.0
 
 
 class HostsListener(Protocol):
-    """Receive events about the other hosts, on algo-1."""
+    """A receiver of events about the other hosts, on algo-1."""
 
     def host_joined(self, host: str) -> None:
-        """Handle a host's "hello"."""
+        """Handle the message "hello" of a host."""
 
     def host_said(self, host: str, message: Message) -> None:
-        """Handle a later message of a host."""
+        """Handle a message that a host has sent after "hello"."""
 
     def host_lost(self, host: str, reason: str) -> None:
         """Handle the end of a host's connection."""
 
 
 class MasterListener(Protocol):
-    """Receive events about algo-1, on another host."""
+    """A receiver of events about algo-1, on another host."""
 
     def master_joined(self) -> None:
-        """Handle the established connection."""
+        """Handle the beginning of the connection."""
 
     def master_said(self, message: Message) -> None:
         """Handle a message of algo-1."""
 
     def master_lost(self, reason: str) -> None:
-        """Handle the end of the connection, or the failure to connect."""
+        """Handle the end of the connection, or a failure to connect."""
 
 
 class ControlServer:
-    """The server on algo-1, which accepts the other hosts' connections.
+    """The server on algo-1 that accepts the other hosts' connections.
 
     Args:
         loop: The event loop.
-        listener: A listening socket; the server owns it.
-        hosts: Receives events about the other hosts.
-        token: The job's secret, or None if the backend cannot pass one.
-        expected: Names of the hosts that may connect.
+        listener: The listening socket, which the server closes.
+        hosts: The receiver of events about the other hosts.
+        token: The job's secret. None if the backend cannot pass a secret to the hosts.
+        expected: The names of the hosts that may connect.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class ControlServer:
         loop.add_reader(listener.fileno(), self._accept)
 
     def send(self, host: str, message: Message) -> None:
-        """Send a message to one host; the message is dropped if the host is not connected."""
+        """Send a message to a host. The message is dropped if the host is not connected."""
         if host in self.hosts:
             self.hosts[host].send(message)
 
@@ -86,7 +86,7 @@ class ControlServer:
             connection.send(message)
 
     def close(self) -> None:
-        """Close the listener and all connections."""
+        """Close the listening socket and all connections."""
         self._loop.remove_reader(self._listener.fileno())
         self._listener.close()
         for connection in [*self.hosts.values(), *self._strangers]:
@@ -130,15 +130,15 @@ class ControlServer:
 
 
 class ControlClient:
-    """The client on another host, which connects to algo-1, with retries until the deadline.
+    """The client on another host. The client tries to connect to algo-1 until the deadline.
 
     Args:
         loop: The event loop.
-        address: Name or address, and port, of algo-1's toolkit.
-        master: Receives events about algo-1.
-        hello: This host's name.
-        token: The job's secret, or None.
-        deadline: ``time.monotonic()`` after which to stop the retries.
+        address: The name or address, and the port, of algo-1's toolkit.
+        master: The receiver of events about algo-1.
+        hello: The name of this host.
+        token: The job's secret. None if there is no secret.
+        deadline: The value of ``time.monotonic()`` after which the client stops trying.
     """
 
     def __init__(
@@ -165,18 +165,21 @@ class ControlClient:
 
     @property
     def connected(self) -> bool:
-        """Return whether there is a connection to algo-1."""
+        """Return whether the client is connected to algo-1."""
         return self._connection is not None and self._connection.is_open
 
     def send(self, message: Message) -> None:
-        """Send a message to algo-1, as soon as there is a connection; drop the message if the connection has ended."""
+        """Send a message to algo-1. If the client is not connected yet, the message is sent later.
+
+        The message is dropped if the connection has ended.
+        """
         if self._connection is not None:
             self._connection.send(message)
         else:
             self._unsent.append(message)
 
     def close(self) -> None:
-        """Close the connection, and stop the retries."""
+        """Close the connection, and stop trying to connect."""
         self._closed = True
         if self._connection is not None:
             self._connection.close()
@@ -202,7 +205,7 @@ class ControlClient:
 
 
 def listen(address: str = "", port: int = 0) -> socket.socket:
-    """Create algo-1's listening socket; with port 0, the system chooses a free port.
+    """Create algo-1's listening socket. If ``port`` is 0, the system chooses a free port.
 
     Raises:
         OSError: the port is in use.
@@ -219,7 +222,7 @@ def listen(address: str = "", port: int = 0) -> socket.socket:
 
 
 def inherited_listener(fd: int) -> socket.socket:
-    """Return the listening socket that the backend created and passed on."""
+    """Return the listening socket that the backend has created and this process has inherited."""
     os.set_inheritable(fd, False)
     return socket.socket(fileno=fd)
 

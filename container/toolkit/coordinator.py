@@ -1,12 +1,15 @@
-"""Decide for the whole cluster, on algo-1: which hosts are ready, which failed first, and when the job is over.
+"""Decide for all hosts, on algo-1: which hosts are ready, which host failed first, and when the job is over.
 
-The state is plain data, without input or output, so that the rules can be tested as data: a host's message is the
-input, and the message to all hosts is the output. The hosts' messages: ``ready`` (with the ports that are reserved for
-the host), ``raised`` (a process's uncaught exception; the message about the process's end follows soon), ``survived``
-(the process ended normally nevertheless), ``failed`` (with a failure), ``stop`` (the host was told to stop),
-``evidence`` (about a rank's part in the cluster), ``stopped``, ``done`` (the host's ranks have ended, or only serve),
-``ended``. The coordinator's messages to all: ``go`` (with every host's ports), ``stop``, ``end`` (with the first
-failure), ``finish``.
+The state is plain data without input or output, so that the rules can be tested as data. A host's message is the input,
+and the message to all hosts is the output.
+
+The hosts' messages: ``ready`` (with the ports that are reserved for the host), ``raised`` (a process's uncaught
+exception; the message about the process's end follows soon), ``survived`` (the process ended normally nevertheless),
+``failed`` (with a failure), ``stop`` (the host was told to stop), ``evidence`` (whether a rank communicates with the
+others), ``stopped``, ``done`` (the host's ranks have ended, or only serve), ``ended``.
+
+The coordinator's messages to all hosts: ``go`` (with every host's ports), ``stop``, ``end`` (with the first failure),
+``finish``.
 """
 
 from __future__ import annotations
@@ -33,15 +36,15 @@ class CoordinatorState(enum.Enum):
 
 
 class Coordinator:
-    """Make the decisions for the whole cluster.
+    """Make the decisions for all hosts.
 
     Args:
-        hosts: Every host's name; the first is the host that this runs on.
-        start_timeout: How many seconds a host may be silent before it is ready.
+        hosts: The names of all hosts. The first is this host.
+        start_timeout: The longest time for which a host may send no message before it is ready, in seconds.
         now: The current time, in seconds of a monotonic clock.
 
     Attributes:
-        evidence: The facts about the ranks' part in the cluster, by host and process.
+        evidence: The facts about whether the ranks communicate with each other, by host and process.
     """
 
     def __init__(self, hosts: tuple[str, ...], start_timeout: float, now: float) -> None:
@@ -62,10 +65,11 @@ class Coordinator:
         self.evidence: dict[tuple[str, str], RankEvidence] = {}
 
     def receive(self, host: str, message: Message, now: float) -> Message | None:
-        """Handle a host's message; unknown ones are ignored, because a newer toolkit may send more kinds.
+        """Handle a host's message. Unknown messages are ignored, because a newer toolkit may send other kinds of
+        messages.
 
         Returns:
-            The message for all hosts, or None.
+            The message for all hosts. None if no message must be sent.
         """
         self._heard[host] = now
         match message["op"]:
@@ -104,13 +108,17 @@ class Coordinator:
 
     @property
     def all_done(self) -> bool:
-        """Return whether all hosts are done, so that the job's outcome can be decided with :meth:`finish` or
-        :meth:`fail`.
-        """
+        """Return whether all hosts are done. Then :meth:`finish` or :meth:`fail` can decide the job's outcome."""
         return self.state is CoordinatorState.RUNNING and not self.running()
 
     def fail(self, failure: Failure) -> Message | None:
-        """Handle a failure. The first failure to arrive is the job's; later ones are its consequences."""
+        """Handle a failure.
+
+        The first failure to arrive is the job's failure. Later failures are its consequences.
+
+        Returns:
+            The message for all hosts. None if no message must be sent.
+        """
         if self.state in (CoordinatorState.ENDING, CoordinatorState.FINISHED):
             return None
         if self.state is CoordinatorState.STOPPING and failure.cause is Cause.PROCESS:
@@ -123,7 +131,9 @@ class Coordinator:
         return {"op": "end", "failure": failure.to_dict()}
 
     def lost(self, host: str, reason: str, now: float) -> Message | None:
-        """Handle the end of a host's connection, which is a failure unless the host was to end."""
+        """Handle the end of a host's connection. The end of the connection is a failure unless the host is being
+        stopped or ended.
+        """
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
@@ -139,7 +149,10 @@ class Coordinator:
         )
 
     def check_gathered(self, now: float) -> Message | None:
-        """Fail if a host has been silent for too long; preparing may take any time, but not silently."""
+        """Fail if a host has sent no message for too long.
+
+        A host may take any time to prepare, but must send messages meanwhile.
+        """
         others = [host for host in self.missing() if host != self._hosts[0]]
         silent = [host for host in others if now - self._heard[host] > self._start_timeout]
         if not silent:
@@ -155,19 +168,23 @@ class Coordinator:
         )
 
     def missing(self) -> list[str]:
-        """Return the hosts that are not ready, in order."""
+        """Return the hosts that are not ready, in the order of the hosts."""
         return [host for host in self._hosts if host not in self._ready]
 
     def running(self) -> list[str]:
-        """Return the hosts that are not done, in order."""
+        """Return the hosts that are not done, in the order of the hosts."""
         return [host for host in self._hosts if host not in self._done]
 
     @property
     def everybody_ended(self) -> bool:
-        """Return whether every other host has ended its share."""
+        """Return whether every other host has ended."""
         return self.ended >= set(self._hosts[1:])
 
     def finish(self) -> Message:
-        """Finish the job, after its success or after a stop."""
+        """Finish the job, after the job has succeeded or was stopped.
+
+        Returns:
+            The message for all hosts.
+        """
         self.state = CoordinatorState.FINISHED
         return {"op": "finish"}

@@ -1,6 +1,6 @@
 """Run the entry point as one process in the foreground (``python -m container debug``), for debuggers such as ``pdb``.
 
-The process gets the same as a rank of the job (arguments, environment, code, channels), and the terminal.
+The process gets the arguments, environment, code and channels of a rank, and also the terminal.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from container.toolkit.train import install_code, rank_environment, read_environ
 
 
 class _Terminal:
-    """Print messages about the installation of requirements."""
+    """A receiver that prints messages about the installation of requirements."""
 
     def log(self, line: str) -> None:
         print(line, file=sys.stderr)
@@ -26,7 +26,11 @@ class _Terminal:
 
 
 def main(argv: list[str]) -> int:
-    """Replace this process by the entry point; return an exit code only if that is not possible."""
+    """Replace this process by the entry point. This function returns only if the entry point cannot be run.
+
+    Returns:
+        1 if the entry point cannot be run; 2 if the command line is invalid.
+    """
     if argv:
         print(f"python -m container debug takes no arguments, got {argv}", file=sys.stderr)
         return 2

@@ -1,8 +1,8 @@
 """Judge whether the ranks of a job that should be distributed communicated with each other. Pure.
 
 The hook in each rank's Python processes (``hook/_fleetfit_evidence.py``) reports what it observes. algo-1 judges all
-ranks when the job has succeeded. There is no verdict if facts are unknown: if an entry point is not a Python program, a
-rank started other programs, or a rank's libraries are not those that are known here.
+ranks when the job has succeeded. There is no verdict if facts are unknown. Facts are unknown if an entry point is not a
+Python program, if a rank has started other programs, or if a rank uses unknown libraries.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ MODES = ("warn", "fail")
 
 @dataclasses.dataclass
 class RankEvidence:
-    """The facts about one rank, which may consist of several processes.
+    """The facts about one rank. The rank may consist of several processes.
 
     Attributes:
         ended: Whether the rank has ended.
@@ -39,7 +39,7 @@ class RankEvidence:
     _unknown: bool = False
 
     def add(self, told: Mapping[str, Any]) -> None:
-        """Record a report of one of the rank's processes, or of its host."""
+        """Record a report of one of the rank's processes or of the rank's host."""
         if told.get("ended"):
             self.ended = True
         pid = told.get("pid")
@@ -56,12 +56,12 @@ class RankEvidence:
 
     @property
     def joined(self) -> list[str]:
-        """Return the ways in which the rank joined others; empty if it did not."""
+        """Return the ways in which the rank has joined others. Return an empty list if it has joined no others."""
         return [how for every in self._joined.values() for how in every]
 
     @property
     def is_apart(self) -> bool | None:
-        """Return whether the rank joined no other rank while the job ran; None if that is unknown."""
+        """Return whether the rank has joined no other rank. Return None if the facts are unknown."""
         if self._joined:
             return False
         if self._unknown or (self.ended and not (self._opened and self._opened <= self._closed.keys())):
@@ -70,7 +70,10 @@ class RankEvidence:
 
     @property
     def is_mute(self) -> bool | None:
-        """Return whether the rank joined others and then exchanged nothing; None if that is unknown."""
+        """Return whether the rank has joined others and then exchanged no data.
+
+        Return None if the facts are unknown.
+        """
         if not self._joined or self._unknown:
             return None
         silent = []
@@ -85,7 +88,9 @@ class RankEvidence:
 
     @property
     def is_unreduced(self) -> bool | None:
-        """Return whether the rank trained with Horovod's optimizers, but none reduced a gradient; None if unknown."""
+        """Return whether the rank has trained with Horovod's optimizers, but no optimizer has reduced a gradient.
+        Return None if the facts are unknown.
+        """
         told = [self._closed[pid] for pid in self._joined if pid in self._closed]
         if self._unknown or len(told) < len(self._joined) or not any(values.get("optimizers") for values in told):
             return None
@@ -94,12 +99,13 @@ class RankEvidence:
 
 
 def is_cluster(plan: Plan) -> bool:
-    """Return whether there is more than one process that trains or serves."""
+    """Return whether a plan has more than one process that trains or serves."""
     return sum(process.role in (Role.RANK, Role.SERVER) for process in plan.processes) > 1
 
 
 def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
-    """Return how a successful job failed to be distributed; None if it was distributed, or if that is unknown.
+    """Return why a successful job was not distributed. Return None if the job was distributed, or if the facts are
+    unknown.
 
     Args:
         strategy: The strategy's name.
@@ -149,7 +155,7 @@ def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | No
 
 
 def failure(text: str, host: str) -> Failure:
-    """Return the failure of a job that was not distributed, under ``on_undistributed="fail"``."""
+    """Return the failure of a job that was not distributed and has the option ``on_undistributed="fail"``."""
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} The job fails because RunOptions(on_undistributed='fail') is set.",

@@ -1,4 +1,4 @@
-"""Measure the use of the host's NVIDIA GPUs with the driver's own library; imported only if there are GPUs."""
+"""Measure the use of the host's NVIDIA GPUs with the driver's library. Imported only if the host has GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Memory(ctypes.Structure):
 
 
 class GpuReader:
-    """Read the GPUs in a separate thread, because the driver may take a second to answer."""
+    """Read the use of the GPUs in a separate thread, because the driver may take a second to answer."""
 
     def __init__(self) -> None:
         self._values: dict[str, float] = {}

@@ -1,7 +1,7 @@
-"""Observe on one host whether a job makes progress: its ranks' signs of life, and where they wait.
+"""Observe on one host whether a job makes progress: whether its ranks show activity, and where they wait.
 
-:class:`container.system.progress.ProgressJudge` makes the decision: in algo-1's toolkit or, if hosts join and leave, in
-the supervisor.
+The decision is made by :class:`container.system.progress.ProgressJudge`. The judge runs in algo-1's toolkit or, if
+hosts join and leave, in the supervisor.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class ProgressWatch:
-    """Report a host's observations to the judge.
+    """Report a host's observations to the judge of the job's progress.
 
     Args:
         loop: The event loop.
-        output: Receives messages.
+        output: The receiver of messages.
         environment: The job as this host sees it.
-        limit: After how many seconds without a sign of life of any rank the job fails; None for no limit.
+        limit: The time without any activity of a rank after which the job fails, in seconds. None for no limit.
         host: The host's runtime.
     """
 
@@ -45,11 +45,11 @@ class ProgressWatch:
         self._active = False
 
     def note_activity(self) -> None:
-        """Record that a rank of this host printed or reported something that shows progress."""
+        """Record that a rank of this host has printed or reported something that shows progress."""
         self._active = True
 
     def start(self) -> None:
-        """Start the observation, when ranks are being started."""
+        """Start the observation. The method is called when the ranks are started."""
         if self._limit:
             self._watch(self._limit)
 

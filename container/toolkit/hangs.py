@@ -1,8 +1,8 @@
-"""Describe, for a job without progress, which ranks wait, and in which operation.
+"""Describe which ranks of a job without progress wait, and in which operation.
 
-Progress is anything that a rank prints or reports, except Horovod's own warnings that it waits. Python's own
-``faulthandler``, which the hook in every rank's interpreter registers (:mod:`container.hook`), prints the stacks.
-Therefore a rank that waits in native code answers too.
+Progress is anything that a rank prints or reports, except Horovod's warnings that it waits. The hook in every rank's
+interpreter (:mod:`container.hook`) registers Python's ``faulthandler``, which prints the stacks. Therefore a rank that
+waits in native code answers too.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ _BEGINNING = re.compile(rb"\[[\d .:-]*(?:[TDIWEF](?: [^\]]*\]?)?)?")
 
 
 class StallWarnings:
-    """Distinguish one rank's progress from Horovod's warnings that ranks are missing in a collective operation."""
+    """Distinguish a rank's progress from Horovod's warnings that ranks are missing in a collective operation."""
 
     def __init__(self) -> None:
         self._inside = self._begins = False
@@ -60,10 +60,10 @@ class StallWarnings:
         self.missing: dict[int, str] = {}
 
     def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
-        """Return whether a rank's output contains anything but such warnings.
+        """Return whether a rank's output contains any text other than such warnings.
 
         Args:
-            pieces: Lines with their terminators.
+            pieces: The lines of the output, with their terminators.
             rest: The beginning of the next line.
         """
         found = False
@@ -85,9 +85,10 @@ class StallWarnings:
 
 
 def main_stack(text: str) -> list[tuple[str, int, str]]:
-    """Return the frames of the main thread in the last dump, innermost first, as ``(file, line, function)``.
+    """Return the frames of the main thread in the last dump, as ``(file, line, function)``. The innermost frame is the
+    first.
 
-    faulthandler prints the main thread last.
+    The main thread is recognised as the last thread, because faulthandler prints it last.
     """
     frames: list[tuple[str, int, str]] = []
     for line in text.splitlines():
@@ -101,15 +102,16 @@ def main_stack(text: str) -> list[tuple[str, int, str]]:
 
 
 def waiting_in(text: str, code_dir: Path) -> str | None:
-    """Return where the main thread is, as a phrase: the innermost line of the user's code, and the operation that it
-    waits in.
+    """Return a phrase that describes where the main thread is.
+
+    The phrase names the innermost line of the user's code, and the operation in which the thread waits.
 
     Args:
         text: The end of the rank's output.
         code_dir: The folder of the user's code.
 
     Returns:
-        ``train.py:12 in step: hvd.allreduce(x)``, or None if there is no dump.
+        A phrase such as ``train.py:12 in step: hvd.allreduce(x)``. None if the output contains no dump.
     """
     frames = list(itertools.takewhile(lambda frame: not frame[0].endswith(_IMPORTERS), main_stack(text)))
     if not frames:
@@ -140,7 +142,7 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
 
 
 def _module(frames: list[tuple[str, int, str]]) -> str:
-    """Return the package that is being imported, from the outermost frame of an installed package."""
+    """Return the package that is being imported, judged by the outermost frame of an installed package."""
     for path, _, _ in reversed(frames):
         _, found, inside = path.rpartition("site-packages/")
         if found:
@@ -149,8 +151,8 @@ def _module(frames: list[tuple[str, int, str]]) -> str:
 
 
 def ask(pid: int) -> bool:
-    """Request the stacks of a rank: of its process, or of the processes that it has started (if it is a shell, for
-    example).
+    """Request the stacks of a rank. If the rank's process has no handler (it may be a shell, for example), request the
+    stacks of its child processes.
 
     Returns:
         Whether any process has a handler of the signal. Processes without a handler get no signal.
@@ -175,8 +177,8 @@ def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bo
     """Return a phrase that describes where a rank is in its code, or why it cannot answer.
 
     Args:
-        pid: The rank's process.
-        wrapper: The process that started the rank and reports its end; None if there is none.
+        pid: The pid of the rank's process.
+        wrapper: The pid of the process that has started the rank and reports its end. None if there is no such process.
         text: The end of the rank's output.
         code_dir: The folder of the user's code.
         asked: Whether the rank's stack has been requested.
@@ -193,7 +195,7 @@ def without_stack(pid: int, *, asked: bool) -> str:
     """Return a phrase that describes a process that has not printed its stack.
 
     Args:
-        pid: The process.
+        pid: The pid of the process.
         asked: Whether the stack could be requested.
     """
     name, state = processes.name(pid), processes.state(pid)
@@ -219,7 +221,10 @@ def without_stack(pid: int, *, asked: bool) -> str:
 
 
 def _kernel(pid: int) -> str:
-    """Return where in the kernel a process waits, as a phrase; empty if that cannot be read."""
+    """Return a phrase that describes where in the kernel a process waits.
+
+    Return an empty text if this cannot be read.
+    """
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8").strip()
         if place not in ("", "0"):

@@ -1,8 +1,9 @@
-"""Run a host's share of a job, from "ready" to the end of the last process.
+"""Run a host's processes of a job, from "ready" to the end of the last process.
 
-:class:`container.toolkit.machine.HostMachine` decides what follows from events on this host;
-:class:`container.toolkit.coordinator.Coordinator`, on algo-1, decides for all hosts. This class has the processes, the
-connections and the clock: it passes events on, and performs the resulting actions.
+:class:`container.toolkit.machine.HostMachine` decides what follows from events on this host.
+:class:`container.toolkit.coordinator.Coordinator`, on algo-1, decides for all hosts. The class in this module has the
+processes, the connections and the clock. The class passes events to the two other classes, and performs the resulting
+actions.
 """
 
 from __future__ import annotations
@@ -46,11 +47,11 @@ _BEAT = 2.0
 
 
 class HostRuntime(Runtime):
-    """Run one host's share of a job.
+    """Run a host's processes of a job.
 
     Args:
         loop: The event loop.
-        output: Receives lines and events.
+        output: The receiver of lines and events.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -77,7 +78,9 @@ class HostRuntime(Runtime):
     # --- decisions and their execution ---
 
     def _handle(self, event: Event) -> None:
-        """Handle an event after the events that are being handled, and perform the resulting actions."""
+        """Handle an event, and perform the resulting actions. If another event is being handled, this event is handled
+        afterwards.
+        """
         self._events.append(event)
         if len(self._events) > 1:
             return
@@ -130,7 +133,9 @@ class HostRuntime(Runtime):
                 self._say_who_runs()
 
     def _in_users_words(self, failure: Failure) -> Failure:
-        """Replace a process failure's message by the script's text in ``output/failure``, as on SageMaker."""
+        """Replace the message of a process's failure by the text that the script has written to ``output/failure``, as
+        on SageMaker.
+        """
         if failure.cause not in (Cause.PROCESS, Cause.PORT_TAKEN):
             return failure
         try:
@@ -161,7 +166,7 @@ class HostRuntime(Runtime):
     # --- calls of the main program and messages of the supervisor ---
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """Report that this host's code is in place, and wait for the other hosts; see :meth:`Runtime.ready`."""
+        """Report that the preparation of this host is done, and wait for the other hosts. See :meth:`Runtime.ready`."""
         self._preparation, self._gang = preparation, gang
         self._handle(machine.Prepared(gang.members, ports))
 
@@ -170,7 +175,9 @@ class HostRuntime(Runtime):
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
-        """Stop the whole cluster, with time to save, after SIGTERM; at a second call, end this host at once."""
+        """Stop the job on all hosts after SIGTERM, and give the ranks time to save. The second call ends this host at
+        once.
+        """
         self._handle(PlainEvent.STOP_ASKED)
 
     def end_now(self) -> None:
@@ -189,7 +196,7 @@ class HostRuntime(Runtime):
             super()._instructed(message)
 
     def _kill_rank(self, rank: int, number: int) -> None:
-        """Send a signal to a rank of this host, for an injected fault."""
+        """Send a signal to a rank of this host. Such a signal is an injected fault."""
         for member in self._gang.ranks if self._gang is not None else ():
             if member.rank == rank and member.running and member.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -198,7 +205,7 @@ class HostRuntime(Runtime):
     # --- the connection between the hosts ---
 
     def connect(self) -> None:
-        """Listen on algo-1, or connect to algo-1 from another host. Do nothing for a single host."""
+        """Listen on algo-1, or connect to algo-1 from another host. If the job has a single host, do nothing."""
         fd, address = self._settings.control_fd, self._settings.control_address
         if len(self._env.hosts) == 1:
             if fd is not None:
@@ -226,9 +233,11 @@ class HostRuntime(Runtime):
         self._beat()
 
     def _beat(self) -> None:
-        """Send a sign of life at intervals until all hosts run, and check for silent hosts.
+        """Send a message at intervals until all hosts run, and check whether other hosts have sent no message for too
+        long.
 
-        Preparing may take long (requirements are installed), so only silence has a time limit.
+        The preparation may take long, for example while requirements are installed. Therefore only the time without
+        messages is limited.
         """
         if self._machine.state is not machine.HostStage.STARTING:
             return
@@ -240,14 +249,14 @@ class HostRuntime(Runtime):
         self._loop.call_later(min(_BEAT, self._settings.start_timeout / 4), self._beat)
 
     def _report(self, message: Message) -> None:
-        """Send a message to algo-1, which may be this host."""
+        """Send a message to algo-1. If this host is algo-1, handle the message."""
         if self._client is not None:
             self._client.send(message)
         else:
             self.host_said(self._host, message)
 
     def _tell(self, host: str, message: Message) -> None:
-        """Send a message to a host, which may be this host."""
+        """Send a message to a host. If ``host`` is this host, handle the message."""
         if host == self._host:
             self.master_said(message)
         elif self._server is not None:
@@ -283,8 +292,9 @@ class HostRuntime(Runtime):
         self._tell_all(self._coordinator.lost(host, reason, time.monotonic()))
 
     def _judge_evidence(self, coordinator: Coordinator) -> Message | None:
-        """Return the message that ends the job when all is done; it depends on whether the ranks communicated with each
-        other.
+        """Return the message that ends the job when all hosts are done.
+
+        The message depends on whether the ranks communicated with each other.
         """
         assert self._plan is not None
         text = evidence.judge(self._plan, coordinator.evidence) if self._env.strategy is not None else None
@@ -321,7 +331,10 @@ class HostRuntime(Runtime):
         self._handle(machine.MasterLost(reason))
 
     def master_said(self, message: Message) -> None:
-        """See :class:`container.toolkit.control.MasterListener`; on algo-1, its own coordinator says it."""
+        """Handle a message of algo-1's coordinator. See :class:`container.toolkit.control.MasterListener`.
+
+        On algo-1 itself, the message is not sent over a connection.
+        """
         match message["op"]:
             case "gathering":
                 self._handle(PlainEvent.MASTER_HEARD)
@@ -342,7 +355,10 @@ class HostRuntime(Runtime):
                 self._start_daemon(int(message["id"]), [str(word) for word in message["argv"]])
 
     def _membership(self, ports: dict[str, list[int]]) -> Membership:
-        """Return the hosts with their addresses: on one machine, loopback and the ports that each host has reserved."""
+        """Return the hosts with their addresses.
+
+        On a shared machine, the address of each host is loopback, and each host has the ports that it has reserved.
+        """
         members = membership_of(self._env)
         if not self._env.reserves_ports:
             return members
@@ -429,7 +445,7 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """Start mpirun's daemon on a host, as mpirun, which runs only on algo-1, requests it."""
+        """Start mpirun's daemon on a host when mpirun requests it. mpirun runs only on algo-1."""
         if not self._env.is_master:
             connection.close()
             return
@@ -472,7 +488,10 @@ class HostRuntime(Runtime):
         self._report({"op": kind, **values})
 
     def _farewell(self) -> None:
-        """Report that this host has ended; algo-1 waits for these reports for a while."""
+        """Report to algo-1 that this host has ended.
+
+        On algo-1, wait some seconds for the reports of the other hosts.
+        """
         if self._client is not None:
             self._client.send({"op": "ended"})
             self._client.close()
@@ -484,14 +503,14 @@ class HostRuntime(Runtime):
 
 
 class _Progress(ProgressJudge):
-    """Judges, in algo-1's toolkit, whether the ranks of the job make progress."""
+    """The judge, in algo-1's toolkit, of whether the ranks of the job make progress."""
 
     def __init__(self, runtime: HostRuntime, limit: float) -> None:
         super().__init__(runtime._loop, limit)
         self._runtime = runtime
 
     def is_expected(self) -> bool:
-        """Return whether the ranks are running, so that progress is expected."""
+        """Return whether the ranks are running. Only then is progress expected."""
         return self._runtime._machine.runs
 
     def hosts(self) -> Sequence[str]:
@@ -503,12 +522,12 @@ class _Progress(ProgressJudge):
         self._runtime._tell(host, {"op": "dump"})
 
     def give_up(self) -> None:
-        """Fail the job with a message that says where each rank is."""
+        """Fail the job with a message that describes where each rank is."""
         self._runtime._no_progress(self)
 
 
 def _bounded(failure: Failure) -> dict[str, Any]:
-    """Return the failure as a dict, with texts cut so that it fits into a control message."""
+    """Return a failure as a dict. The texts of the failure are cut, so that the dict fits into a control message."""
     limit = 64 << 10
     texts = ("traceback", "log_tail", "places")
     trimmed = {name: value[-limit:] for name in texts if (value := getattr(failure, name)) is not None}

@@ -1,14 +1,16 @@
 """Run as the first process of a container that is kept between jobs (``python -m container idle SOCKET``).
 
-The process has loaded the toolkit, and forks a toolkit for each job: no program has to be started in the container
-before a job's script runs. Changes that a job makes in its process end with that process. Only the importer stays for
-the next job's scripts (:mod:`container.toolkit.importer`), as long as this process runs. After SIGTERM (``docker
-stop``), the process sends SIGTERM to the toolkit, and ends after the toolkit has; a second SIGTERM, or SIGINT, ends it
-at once.
+The process has loaded the toolkit, and forks a toolkit for each job. Therefore no program has to be started in the
+container before a job's script runs. Changes that a job makes in its process end with that process. Only the importer
+continues for the next job's scripts (:mod:`container.toolkit.importer`), as long as this process runs.
+
+After SIGTERM (``docker stop``), the process sends SIGTERM to the toolkit, and exits after the toolkit has exited. A
+second SIGTERM, or SIGINT, makes the process exit at once.
 
 A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and a descriptor for the toolkit's
-standard input, output and error. When the toolkit has ended, the answer is ``ended`` with its ``exit_code``, which is
-128 plus the signal's number after a signal. Several simultaneous jobs would work, but a pool runs one at a time.
+standard input, output and error. When the toolkit has ended, the answer is ``ended`` with its ``exit_code``. If a
+signal has killed the toolkit, the exit code is 128 plus the signal's number. The process can run several jobs at once,
+but a pool runs only one job at a time.
 """
 
 from __future__ import annotations
@@ -32,7 +34,11 @@ _PATIENCE = 5.0
 
 
 def main(argv: list[str]) -> int:
-    """Serve requests until SIGTERM; return the exit code."""
+    """Serve requests until SIGTERM.
+
+    Returns:
+        0 if all jobs have ended; 143 if a job was still running.
+    """
     [place] = argv
     train.load_runtime(launchers.of(None))  # the runtime of most jobs, loaded once instead of in each job
     with contextlib.suppress(FileNotFoundError):
@@ -45,7 +51,7 @@ def main(argv: list[str]) -> int:
 
 
 class _Idle:
-    """Fork toolkits until the process is told to exit.
+    """Fork toolkits until this process receives SIGTERM or SIGINT.
 
     Args:
         loop: The event loop.
@@ -63,12 +69,12 @@ class _Idle:
         loop.add_reader(listener.fileno(), self._accept)
 
     def run(self) -> int:
-        """Serve requests, and return the exit code."""
+        """Serve requests, and return the exit code of this process."""
         self._loop.run()
         return 128 + signal.SIGTERM if self._jobs else 0
 
     def _end(self) -> None:
-        """Send SIGTERM to the toolkits, whose scripts have time to save, and exit after them."""
+        """Send SIGTERM to the toolkits, whose scripts get time to save. Exit after all toolkits have exited."""
         if self._told or not self._jobs:
             self._loop.stop()
             return
@@ -104,7 +110,11 @@ class _Idle:
 
 
 def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
-    """Return a job's variables, and the descriptor that was sent with them."""
+    """Return the variables of a job, and the descriptor that was sent with them.
+
+    Raises:
+        ValueError: the message is not a valid request.
+    """
     match connection.receive(_PATIENCE, descriptors=1):
         case {"op": "run", "environment": dict(environment)}:
             descriptors = connection.take_descriptors()
@@ -116,7 +126,7 @@ def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
 
 
 def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:
-    """Run the toolkit in the fork, as ``python -m container train`` would in a new process, and exit."""
+    """Run the toolkit in this fork, as the command ``python -m container train`` would, and exit."""
     code = 1
     try:
         os.setsid()

@@ -1,12 +1,13 @@
-"""Decide what a host's share of a job does next: input events, output actions. Pure, with time as an argument.
+"""Decide what a host does next for a job: the input is events, and the output is actions. Pure, with time as an
+argument.
 
 :class:`HostMachine` has no process, socket or clock. :class:`container.toolkit.host.HostRuntime` passes every event on
 the host to it, with the time, and performs the resulting actions. :class:`container.toolkit.coordinator.Coordinator`
 makes the decisions for all hosts.
 
-The failure of one process ends others, and the cause may become known after its consequences. Therefore an end that may
-be a consequence is reported only after a delay (:func:`patience`): if the cause is reported before, the job has ended
-by then.
+When one process fails, other processes end as a consequence. The cause may become known after its consequences.
+Therefore an end that may be a consequence is reported only after a delay (:func:`patience`). If the cause is reported
+before, the job has ended when the delay is over.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class HostStage(enum.Enum):
 
 
 class PlainEvent(enum.Enum):
-    """What needs no more words."""
+    """Events that need no data."""
 
     MASTER_HEARD = enum.auto()  # algo-1 answers, and waits for hosts
     STOP = enum.auto()  # all hosts must stop, with time to save
@@ -73,10 +74,10 @@ class PlainEvent(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Prepared:
-    """The user's code is in place.
+    """The event that the preparation of this host is done.
 
     Attributes:
-        members: The host's processes by name; the mapping and the objects are updated later.
+        members: The host's processes, by name. The mapping and the objects are updated later.
         ports: The ports that are reserved for this host.
     """
 
@@ -86,14 +87,14 @@ class Prepared:
 
 @dataclasses.dataclass(frozen=True)
 class Go:
-    """All hosts are ready; the plan contains the processes to start."""
+    """The event that all hosts are ready. The plan contains the processes to start."""
 
     plan: Plan
 
 
 @dataclasses.dataclass(frozen=True)
 class MasterLost:
-    """The connection to algo-1 is lost."""
+    """The event that the connection to algo-1 is lost."""
 
     reason: str
 
@@ -106,19 +107,19 @@ class OfProcess:
 
 
 class ProcessStarted(OfProcess):
-    """A process has started."""
+    """The event that a process has started."""
 
 
 class Raised(OfProcess):
-    """A process has reported an uncaught exception."""
+    """The event that a process has reported an uncaught exception."""
 
 
 class ProcessEnded(OfProcess):
-    """A process has ended."""
+    """The event that a process has ended."""
 
 
 class Unexplained(OfProcess):
-    """The end of a process, or its exception, was not explained in time."""
+    """The event that the end of a process, or its exception, was not explained in time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,31 +130,33 @@ class OfFailure:
 
 
 class HostFailed(OfFailure):
-    """This host has failed."""
+    """The event that this host has failed."""
 
 
 class Reported(OfFailure):
-    """A failure of this host has been reported to algo-1."""
+    """The event that a failure of this host has been reported to algo-1."""
 
 
 class RankDiverged(OfFailure):
-    """A rank's metric shows that the training has diverged."""
+    """The event that a rank's metric shows that the training has diverged."""
 
 
 class Suspected(OfFailure):
-    """This host has failed, unless its ranks ended successfully before."""
+    """The event that this host may have failed. The event counts as a failure only if the host's ranks have not ended
+    successfully.
+    """
 
 
 class ShellGone(OfFailure):
-    """One of mpirun's remote shells ended before its daemon."""
+    """The event that one of mpirun's remote shells has ended before its daemon."""
 
 
 class ShellUnexplained(OfFailure):
-    """The end of a remote shell was not explained in time."""
+    """The event that the end of a remote shell was not explained in time."""
 
 
 class JobFailed(OfFailure):
-    """The job has failed."""
+    """The event that the job has failed."""
 
 
 Event: TypeAlias = PlainEvent | Prepared | Go | MasterLost | OfProcess | OfFailure
@@ -163,7 +166,7 @@ Event: TypeAlias = PlainEvent | Prepared | Go | MasterLost | OfProcess | OfFailu
 
 @dataclasses.dataclass(frozen=True)
 class TellSupervisor:
-    """Send an event to the supervisor."""
+    """The action to send an event to the supervisor."""
 
     kind: str
     data: Mapping[str, Any]
@@ -172,28 +175,32 @@ class TellSupervisor:
 
 @dataclasses.dataclass(frozen=True)
 class Say:
-    """Print a line."""
+    """The action to print a line."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class TellMaster:
-    """Send a message to algo-1, which may be this host."""
+    """The action to send a message to algo-1, which may be this host."""
 
     message: Message
 
 
 @dataclasses.dataclass(frozen=True)
 class Fail:
-    """Report a failure of this host to algo-1, with the script's text if it wrote one (:class:`Reported` follows)."""
+    """The action to report a failure of this host to algo-1. If the script has written a text, the text becomes the
+    message.
+
+    The event :class:`Reported` follows.
+    """
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class Revive:
-    """Restart a process."""
+    """The action to restart a process."""
 
     process: ProcessPlan
     count: int
@@ -201,21 +208,21 @@ class Revive:
 
 @dataclasses.dataclass(frozen=True)
 class BlameImporter:
-    """Fail, because the importer of these ranks has been silent for too long."""
+    """The action to fail, because the importer of these ranks has sent no message for too long."""
 
     ranks: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """End the running processes within a grace period, in seconds, and then the host's share."""
+    """The action to end this host's processes with an outcome, after a grace period in seconds."""
 
     outcome: Outcome
     grace: float
 
 
 class PlainAction(enum.Enum):
-    """What needs no more words."""
+    """Actions that need no data."""
 
     LAUNCH = enum.auto()
     STOP_RANKS = enum.auto()
@@ -226,15 +233,15 @@ Action: TypeAlias = TellSupervisor | Say | TellMaster | Fail | Revive | BlameImp
 
 
 def is_daemon(member: ClusterProcess) -> bool:
-    """Return whether a process is mpirun's daemon instead of mpirun itself."""
+    """Return whether a process is mpirun's daemon. mpirun itself has the same role."""
     return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
 
 
 def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
-    """Return how many seconds to wait for another explanation of a failed process's end.
+    """Return how long to wait for another explanation of a failed process's end, in seconds.
 
     Args:
-        member: The process.
+        member: The failed process.
         by_mpirun: Whether mpirun has started the process.
     """
     if member.role is Role.LAUNCHER and member.signal is not None:
@@ -258,12 +265,12 @@ class _Deadline:
 
 
 class HostMachine:
-    """Decide what a host's share of a job does next.
+    """Decide what a host does next for a job.
 
     Args:
         environment: The job as this host sees it.
         settings: The backend's settings.
-        remote_shells: The remote shells that wait for mpirun's daemons on other hosts; the collection is updated later.
+        remote_shells: The remote shells that wait for mpirun's daemons on other hosts. The collection is updated later.
 
     Attributes:
         state: The state of this host.
@@ -290,12 +297,12 @@ class HostMachine:
 
     @property
     def runs(self) -> bool:
-        """Return whether the job's processes run and are not being ended."""
+        """Return whether the job's processes are running and are not being ended."""
         return self.state in (HostStage.RUNNING, HostStage.DONE)
 
     @property
     def next_deadline(self) -> float | None:
-        """When :attr:`PlainEvent.TIME_UP` is due next."""
+        """The time at which :attr:`PlainEvent.TIME_UP` is due next. None if no time is set."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -406,7 +413,9 @@ class HostMachine:
     # --- the start ---
 
     def _await_master(self) -> None:
-        """Treat algo-1 as lost if it is silent for too long while this host waits for the others."""
+        """Set a deadline after which algo-1 counts as lost. The deadline is set only while this host waits for the
+        other hosts.
+        """
         self._cancel(self._master_silent)
         if self.state is HostStage.STARTING:
             self._later(self._settings.start_timeout, self._master_silent)
@@ -426,7 +435,7 @@ class HostMachine:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
-        """Report when all ranks have been started; ranks that wait for their importer count as started."""
+        """Report when all ranks have been started. Ranks that wait for their importer count as started."""
         if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
             self._all_started = True
             self._tell("phase", name="ranks_started")
@@ -460,7 +469,7 @@ class HostMachine:
     # --- the end of processes ---
 
     def _raised(self, member: ClusterProcess) -> None:
-        """Wait a moment until a rank that raised an exception ends by itself."""
+        """Wait a moment for the end of a rank that has raised an exception."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:
@@ -502,7 +511,10 @@ class HostMachine:
         return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
 
     def _revive(self, member: ClusterProcess) -> None:
-        """Restart a killed worker of parameter servers; meanwhile the chief continues with the other workers."""
+        """Restart a worker of parameter servers that was killed.
+
+        The chief continues with the other workers meanwhile.
+        """
         assert self._plan is not None
         count = member.revivals + 1
         how = describe_end(member.exit_code, member.signal)
@@ -512,8 +524,9 @@ class HostMachine:
         self._do(Revive(next(process for process in mine if process.name == member.name), count))
 
     def _blame(self, member: ClusterProcess) -> None:
-        """Fail because of a process that has failed, or raised an exception and does not end, or because of the daemon
-        that ended it.
+        """Fail because of a process that has failed, or that has raised an exception and does not end.
+
+        If the end of mpirun's daemon has ended the process, the daemon is named as the cause.
         """
         if not self.runs:
             return
@@ -531,7 +544,9 @@ class HostMachine:
         return reports.of_launcher(member, self._host, [rank.name for rank in self._ranks if rank.pid is None])
 
     def _check_done(self) -> None:
-        """Report that mpirun and the ranks have ended successfully, or only serve; a failure is handled first."""
+        """Report that mpirun and the ranks have ended successfully, or only serve. If one of them has failed, do
+        nothing.
+        """
         assert self._plan is not None and self._members is not None
         if self.state is not HostStage.RUNNING:
             return
@@ -597,7 +612,7 @@ class HostMachine:
             self._do(TellMaster({"op": "stopped"}))
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """Stop the running processes; the first outcome is kept, although a later call may shorten the grace period."""
+        """Stop the running processes. The first outcome is kept, but a later call may shorten the grace period."""
         if self.state is not HostStage.OVER or grace == 0.0:
             self._do(Over(outcome, grace))
         self.state = HostStage.OVER

@@ -1,4 +1,7 @@
-"""Find the network that this host shares with the others by its address, because interface names differ by engine."""
+"""Find the network that this host shares with the other hosts, by the host's address.
+
+The interface's name is not used, because such names differ between container engines.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from container.system import interfaces
 
 
 def shared_network(host: str, other: str) -> tuple[str, str] | None:
-    """Return the interface that has this host's address, and its network, if another host is in the same network.
+    """Return the interface that has this host's address, and the interface's network.
 
     Args:
-        host: This host's name, as the others resolve it.
-        other: Another host's name.
+        host: The name of this host, as the other hosts resolve it.
+        other: The name of another host.
 
     Returns:
-        ``("eth0", "172.18.0.0/16")``; None if the names do not resolve, or the two are not in one network (in a routed
-        network, for example). The interface that the platform names is then used.
+        A pair such as ``("eth0", "172.18.0.0/16")``. None if the names do not resolve, or the two hosts are not in the
+        same network (in a routed network, for example). The interface that the platform names is then used.
     """
     try:
         mine, theirs = (ipaddress.IPv4Address(socket.gethostbyname(name)) for name in (host, other))
@@ -31,15 +34,15 @@ def shared_network(host: str, other: str) -> tuple[str, str] | None:
 
 
 def check_own_name(host: str) -> None:
-    """Validate that this machine resolves its own name; otherwise Horovod's Gloo would crash.
+    """Check that this machine can resolve its own name, because otherwise Horovod's Gloo would crash.
 
     Gloo uses the result of ``gethostbyname`` without checking for NULL (``gloo/rendezvous/context.cc``).
 
     Args:
-        host: The host that runs on this machine.
+        host: The name of the job's host on this machine, for the message.
 
     Raises:
-        ValueError: the name has no IPv4 address; each worker would be killed by SIGSEGV.
+        ValueError: the machine's name has no IPv4 address. SIGSEGV would kill each worker.
     """
     name = socket.gethostname()
     try:

@@ -1,8 +1,7 @@
-"""Write the toolkit's output: the ranks' pieces and events, as the lines of :mod:`container.contract.wire`.
+"""Write the toolkit's output: the ranks' lines and events, in the form of :mod:`container.contract.wire`.
 
-Writing never blocks the loop: data that standard output does not accept is buffered. If too much is buffered, the
-ranks' pipes are not read until the buffer is smaller, so that a slow reader slows the ranks instead of filling the
-memory.
+Writing never blocks the loop. Data that standard output does not accept is buffered. If too much data is buffered, the
+ranks' pipes are not read until the buffer is smaller. A slow reader thus slows the ranks instead of filling the memory.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ _EVENT_LIMIT = 1 << 18
 
 
 class Output:
-    """Write lines to a descriptor, on an event loop.
+    """Write lines to a descriptor without blocking the event loop.
 
     Args:
         loop: The event loop.
@@ -49,7 +48,7 @@ class Output:
 
     @property
     def congested(self) -> bool:
-        """Return whether the buffer is so full that pipes should not be read."""
+        """Return whether the buffer is so full that the ranks' pipes should not be read."""
         return len(self._pending) > _HIGH_WATER
 
     def write(self, data: bytes) -> None:
@@ -68,7 +67,11 @@ class Output:
         self.write(b"".join(tag + line.encode("utf-8", "replace") + b"\n" for line in text.splitlines() or [""]))
 
     def drain(self, timeout: float = 5.0) -> None:
-        """Write the buffered data before the process ends; wait at most ``timeout`` seconds for the reader."""
+        """Write the buffered data before the process ends.
+
+        Args:
+            timeout: The longest time to wait whenever the reader accepts no data, in seconds.
+        """
         poll = select.poll()
         poll.register(self._fd, select.POLLOUT)
         while self._pending and poll.poll(timeout * 1000):
@@ -89,7 +92,7 @@ class Output:
                 stream.resume()
 
     def _write_some(self) -> bool:
-        """Write as much as possible now; return False if the reader has ended."""
+        """Write as much buffered data as the descriptor accepts now. Return False if the reader has ended."""
         try:
             while self._pending:
                 written = os.write(self._fd, memoryview(self._pending)[: 1 << 20])
@@ -107,8 +110,8 @@ class _Pipe:
 
     Args:
         loop: The event loop.
-        output: The output that the data finally goes to; while it is congested, the pipe is not read.
-        fd: The pipe's read end; this object owns it.
+        output: The output to which the data is finally written. While the output is congested, the pipe is not read.
+        fd: The descriptor of the pipe's read end. This object closes it.
     """
 
     def __init__(self, loop: Loop, output: Output, fd: int) -> None:
@@ -125,7 +128,10 @@ class _Pipe:
             self._loop.add_reader(self._fd, self._on_readable)
 
     def finish(self) -> None:
-        """Read the rest of the pipe, and close it, although grandchildren may still hold the other end."""
+        """Read the rest of the pipe, and close the pipe.
+
+        Descendants of the process may still have the other end open.
+        """
         while not self.ended and self._read():
             pass
         self._close()
@@ -137,7 +143,7 @@ class _Pipe:
             self._output.paused.append(self)
 
     def _read(self) -> bool:
-        """Read once; return False if there is no data now, or at the end."""
+        """Read the pipe once. Return False if there is no data at present, or the pipe has ended."""
         try:
             data = os.read(self._fd, _READ_SIZE)
         except BlockingIOError:
@@ -161,20 +167,22 @@ class _Pipe:
             self._is_over()
 
     def _is_over(self) -> None:
-        """Handle the end of the pipe, after all data was handled."""
+        """Handle the end of the pipe. The method is called after all data was handled."""
 
 
 class OutputStream(_Pipe):
-    """One process's output: reads its pipe, prints its pieces with a prefix, keeps the tail.
+    """The output of one process. The output is read from a pipe and printed with a prefix. The end of the output is
+    kept.
 
     Args:
-        loop: The loop that drives it.
-        output: Where the pieces go.
-        fd: The pipe's read end; the stream owns it.
+        loop: The event loop.
+        output: The output to which the lines are written.
+        fd: The descriptor of the pipe's read end. The stream closes it.
         host: The host's name.
         process: The process's name.
-        printed: Called when it prints something, with the whole pieces and what is left of an unfinished one.
-        words: Says what mpirun prints in fewer words; None for another process.
+        printed: A function that is called when the process has printed something. The function gets the complete lines,
+            and the beginning of an incomplete line.
+        words: The object that shortens the output of mpirun. None for another process.
     """
 
     def __init__(
@@ -197,7 +205,7 @@ class OutputStream(_Pipe):
 
     @property
     def tail(self) -> bytes:
-        """Return the end of the process's output."""
+        """Return the end of the process's output, for a failure report."""
         return bytes(self._tail)
 
     def _take(self, data: bytes) -> None:
@@ -222,18 +230,19 @@ class OutputStream(_Pipe):
             self._output.write(b"".join(wire.encode_piece(self._tag, piece) for piece in pieces))
 
     def _is_over(self) -> None:
-        """Print the rest, which has no terminator."""
+        """Print the remaining output, which has no terminator."""
         self._print(wire.split_pieces(self._buffer, final=True), final=True)
 
 
 class EventStream(_Pipe):
-    """A rank's event pipe. Data that is not an event is ignored, because any part of the script may have written it.
+    """The pipe for a rank's events. Data that is not an event is ignored, because any part of the script may have
+    written it.
 
     Args:
         loop: The event loop.
-        output: The output that the events finally go to; while it is congested, the pipe is not read.
-        fd: The pipe's read end; the stream owns it.
-        received: Called with each event.
+        output: The output to which the events are finally written. While the output is congested, the pipe is not read.
+        fd: The descriptor of the pipe's read end. The stream closes it.
+        received: A function that is called with each event.
     """
 
     def __init__(self, loop: Loop, output: Output, fd: int, received: Callable[[Message], None]) -> None:
@@ -253,7 +262,9 @@ class EventStream(_Pipe):
 
 
 def _own_description(fd: int) -> int:
-    """Open the pipe behind ``fd`` again, so that non-blocking mode does not affect other users of the descriptor."""
+    """Open the pipe of ``fd`` again, and return the new descriptor. Non-blocking mode then does not affect other users
+    of ``fd``.
+    """
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
     except OSError:

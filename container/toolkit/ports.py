@@ -1,8 +1,8 @@
 """Reserve ports for servers that cannot choose a free port themselves, if several hosts share a machine.
 
-A port is reserved among a user's fleetfit jobs with a lock on a file named after the port, held until the toolkit ends.
-To avoid conflicts with other programs, the range is below the range from which Linux assigns ports, and a port on which
-a program listens is skipped.
+A port is reserved among the fleetfit jobs of a user. The toolkit locks a file that is named after the port, and holds
+the lock until the toolkit ends. To avoid conflicts with other programs, the range of ports is below the range from
+which Linux assigns ports. A port on which a program listens is skipped.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ FIRST, LAST = 20000, 32000
 
 
 class Ports:
-    """Reserved ports; :meth:`close`, or the end of the process, releases them.
+    """Reserved ports. The ports are released by :meth:`close`, or at the end of the process.
 
     Attributes:
-        numbers: The ports.
+        numbers: The numbers of the ports.
     """
 
     def __init__(self, numbers: tuple[int, ...], locks: list[int]) -> None:
@@ -39,11 +39,12 @@ class Ports:
 
 
 def reserve(count: int, folder: Path | None = None) -> Ports:
-    """Reserve ``count`` ports.
+    """Reserve ports.
 
     Args:
-        count: Number of ports.
-        folder: The folder of the lock files; default: a folder for each user in the folder for temporary files.
+        count: The number of ports to reserve.
+        folder: The folder of the lock files. If None, this user's folder for locks within the folder for temporary
+            files.
 
     Raises:
         OSError: there are not enough free ports, or the folder cannot be used.
@@ -73,7 +74,10 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
 
 
 def _is_free(number: int) -> bool:
-    """Return whether no program uses the port on any address, because TensorFlow's servers listen on all addresses."""
+    """Return whether no program uses a port on any address.
+
+    All addresses are checked because TensorFlow's servers listen on all addresses.
+    """
     with contextlib.closing(socket.socket(socket.AF_INET6)) as sock:
         try:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)

@@ -1,8 +1,8 @@
-"""Start the processes of one host, follow them through their wrappers' connections, and send signals to them.
+"""Start the processes of one host, observe them through their wrappers' connections, and send signals to them.
 
-Rank wrappers (:mod:`container.toolkit.rank`), whether started by the toolkit or by mpirun, and mpirun's remote shell
-(:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user can
-enter.
+Rank wrappers (:mod:`container.toolkit.rank`) are started by the toolkit or by mpirun. Rank wrappers and mpirun's remote
+shell (:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user
+can enter.
 """
 
 from __future__ import annotations
@@ -39,26 +39,27 @@ _VANISHED_AFTER = 0.15
 
 @dataclasses.dataclass
 class ClusterProcess:
-    """One process of the cluster on this host, in its current state.
+    """A process of the cluster on this host, in its current state.
 
     Attributes:
-        name: ``rank 0``, ``ps``, ``mpirun``.
-        role: Purpose of the process.
-        rank: The rank, if the process is a rank.
-        pid: The command's pid, after its start.
+        name: The name of the process, such as ``rank 0``, ``ps`` or ``mpirun``.
+        role: The purpose of the process.
+        rank: The rank of the process. None if the process is not a rank.
+        pid: The pid of the command. None before its start.
         importing: Whether its wrapper has connected and waits until the importer forks the process.
         ended: Whether the process has ended.
-        exit_code: The exit code, if the process exited.
-        signal: The signal that killed the process, if a signal did.
-        told: Whether the process ended after it, or its wrapper, was told to end.
-        vanished: Whether its wrapper ended without a report.
-        importer_gone: Whether the process ended because its importer was killed.
-        start_error: Why the command could not be started; None if it was.
-        exception: The uncaught exception that its Python reported, as ``{pid, type, message, traceback}``.
-        max_rss_kb: Peak memory of the process in KiB.
-        revivals: Number of restarts.
+        exit_code: The exit code of the process. None if the process did not exit.
+        signal: The number of the signal that killed the process. None if no signal killed the process.
+        told: Whether the process ended after the process or its wrapper was told to end.
+        vanished: Whether its wrapper has ended without a report.
+        importer_gone: Whether the process has ended because its importer was killed.
+        start_error: The reason why the command could not be started. None if the command was started.
+        exception: The uncaught exception that its Python has reported, as ``{pid, type, message, traceback}``. None
+            without such a report.
+        max_rss_kb: The peak memory of the process in KiB.
+        revivals: The number of times the process was restarted.
         shell: Whether the command is a shell script.
-        servers: Pids of processes that have reported that they only serve from then on.
+        servers: The pids of processes that have reported that they only serve from then on.
     """
 
     name: str
@@ -93,12 +94,14 @@ class ClusterProcess:
 
     @property
     def waits_for_importer(self) -> bool:
-        """Return whether the process waits for an importer that has not finished."""
+        """Return whether the process waits for an importer that has not finished importing."""
         return self.importing and self.pid is None and not self.ended
 
     @property
     def serving(self) -> bool:
-        """Return whether the process only serves; if it is a shell, whether the processes that it waits for do."""
+        """Return whether the process only serves, and no longer trains. If the process is a shell, its child processes
+        are examined instead.
+        """
         if not self.running or not self.servers:
             return False
         waited_for = processes.children_by_parent().get(self.pid or 0, []) if self.shell else [self.pid]
@@ -106,20 +109,22 @@ class ClusterProcess:
 
     @property
     def raised(self) -> bool:
-        """Return whether the process itself, not one of its child processes, reported an uncaught exception."""
+        """Return whether the process itself has reported an uncaught exception. Reports of its child processes do not
+        count.
+        """
         return self.exception is not None and self.exception.get("pid") == self.pid
 
     @property
     def failed(self) -> bool:
-        """Return whether the process ended in any way other than exit code 0."""
+        """Return whether the process was killed by a signal, or ended with another exit code than 0."""
         return self.ended and self.exit_code != 0
 
 
 class GangFollower:
-    """Receive events about the processes of a host. A subclass overrides the methods that it needs."""
+    """A receiver of events about the processes of a host. A subclass overrides the methods that it needs."""
 
     def on_importing(self, member: ClusterProcess) -> None:
-        """Handle a process that waits only for its importer."""
+        """Handle a process that waits for its importer."""
 
     def on_started(self, member: ClusterProcess) -> None:
         """Handle a process that has started."""
@@ -152,12 +157,12 @@ class Gang:
 
     Args:
         loop: The event loop.
-        output: The output for the processes' output.
-        follower: Receives events about the processes.
-        host: This host's name.
-        runtime_dir: A private folder.
+        output: The object that writes the processes' output.
+        follower: The receiver of events about the processes.
+        host: The name of this host.
+        runtime_dir: The host's private folder.
         environment: The variables of all processes of the host.
-        python: The interpreter for the wrapper.
+        python: The interpreter for the rank wrapper.
         package: The folder of the ``container`` package.
     """
 
@@ -196,14 +201,14 @@ class Gang:
     # --- starting ---
 
     def expect(self, plan: ProcessPlan) -> ClusterProcess:
-        """Register a process that will connect: one that the toolkit or mpirun starts."""
+        """Register a process that will connect. The toolkit or mpirun starts the process."""
         member = self.members[plan.name] = ClusterProcess(
             name=plan.name, role=plan.role, rank=plan.rank, shell=rank_wrapper.is_shell(plan.argv)
         )
         return member
 
     def leave_command(self, argv: tuple[str, ...]) -> None:
-        """Write this host's command into a file, for the ranks that mpirun starts here; see ``rank.host_command``.
+        """Write this host's command into a file, for the ranks that mpirun starts here. See ``rank.host_command``.
 
         Raises:
             OSError: the file cannot be written.
@@ -221,18 +226,19 @@ class Gang:
         keep: float,
         keep_with: int,
     ) -> None:
-        """Start an importer for this host's ranks; see :mod:`container.toolkit.importer`.
+        """Start an importer for this host's ranks. See :mod:`container.toolkit.importer`.
 
-        If the importer cannot be started, or ends, each rank imports by itself.
+        If the importer cannot be started, or has ended, each rank imports its packages itself.
 
         Args:
-            command: The ranks' command.
+            command: The command of the ranks.
             imports: The imports to execute.
-            variables_of_ranks: The ranks' variables in addition to the host's environment.
-            elastic: Whether ranks get a part of their variables later.
-            folder: The folder of the machine's importers, which all its hosts use; None for this host's own importer.
-            keep: How many seconds the machine's importer is kept without being used.
-            keep_with: A process whose end also ends an importer that is kept; 0 for none.
+            variables_of_ranks: The variables that ranks get in addition to the host's environment.
+            elastic: Whether ranks get some of their variables later.
+            folder: The folder of the machine's importers, which all its hosts use. None for an importer that only this
+                host uses.
+            keep: The time for which the machine's importer is kept while no toolkit uses it, in seconds.
+            keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
         """
         why = imports.reason
         if is_worth_it := importer.is_worth_it(imports, self.environment):
@@ -262,11 +268,14 @@ class Gang:
 
     @property
     def importer(self) -> int | None:
-        """Return the pid of the process that imports, or has imported, for the ranks, while it runs."""
+        """Return the pid of the process that imports, or has imported, for the ranks.
+
+        Return None if it does not run.
+        """
         return self._importer.pid if self._importer is not None else None
 
     def launch(self, plan: ProcessPlan) -> ClusterProcess:
-        """Start a process under the rank wrapper."""
+        """Start a process with the rank wrapper."""
         member = self.expect(plan)
         env = {**self.environment, **plan.environment, **self._links(), rank_wrapper.PROCESS: plan.name}
         if plan.local_rank is not None:
@@ -277,7 +286,7 @@ class Gang:
         return member
 
     def launch_bare(self, name: str, role: Role, argv: list[str], environment: Mapping[str, str]) -> ClusterProcess:
-        """Start a program without the wrapper (mpirun, orted), and print its output under its name.
+        """Start a program without the rank wrapper (mpirun, orted), and print the program's output with the given name.
 
         Raises:
             OSError: the program could not be started.
@@ -304,7 +313,7 @@ class Gang:
     # --- ending ---
 
     def signal_all(self, number: int, roles: tuple[Role, ...] = (Role.RANK, Role.SERVER)) -> None:
-        """Send a signal to every running process of these roles, through its wrapper."""
+        """Send a signal to every running process with one of the given roles, through its wrapper."""
         for member in list(self.members.values()):
             if member.role in roles and member.running:
                 if member.wrapper is not None:
@@ -314,18 +323,18 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """Send SIGTERM to every running rank; the way in which a rank then ends is not a failure."""
+        """Send SIGTERM to every running rank. The later end of a rank is then not a failure, however the rank ends."""
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
 
     def signal(self, member: ClusterProcess, number: int) -> None:
-        """Send a signal to one process, through its wrapper."""
+        """Send a signal to a process, through its wrapper."""
         if member.wrapper is not None and not member.ended:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Send the rest of its environment to a process that waits for it (``variables.PLACE``)."""
+        """Send the remaining variables to a process that waits for them (``variables.PLACE``)."""
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
@@ -333,20 +342,21 @@ class Gang:
             member.wrapper.send(place)
 
     def release_one(self, member: ClusterProcess) -> None:
-        """Allow a wrapper that waits after its command's end to exit."""
+        """Allow a wrapper to exit. The wrapper waits for this permission after the end of its command."""
         if member.wrapper is not None:
             member.wrapper.send({"op": "release"})
 
     def release(self) -> None:
-        """Allow every wrapper that waits after its command's end to exit."""
+        """Allow all wrappers to exit. A wrapper waits for this permission after the end of its command."""
         for member in self.members.values():
             self.release_one(member)
 
     def kill(self) -> list[int]:
-        """Send SIGKILL to everything below this process, wait until all of it has ended, and read the last output.
+        """Send SIGKILL to all descendants of this process, wait until all of them have ended, and read the remaining
+        output.
 
         Returns:
-            Pids of processes that could not be killed.
+            The pids of processes that could not be killed.
         """
         self._ending = True
         if self._importer is not None:
@@ -363,7 +373,7 @@ class Gang:
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that outlive the toolkit."""
+        """Return the child processes that continue to run after the end of the toolkit."""
         if self._importer is None or self._has_own_importer or not self.is_followed:
             return ()
         return self._importer.spared
@@ -379,12 +389,15 @@ class Gang:
 
     @property
     def ranks(self) -> list[ClusterProcess]:
-        """Return the members that run the user's script."""
+        """Return the processes that run the user's script."""
         return [member for member in self.members.values() if member.role is Role.RANK]
 
     @property
     def all_ended(self) -> bool:
-        """Return whether all started processes have ended, except launchers, which have nothing to save."""
+        """Return whether all started processes have ended.
+
+        Launchers do not count, because they have nothing to save.
+        """
         return not any(member.running for member in self.members.values() if member.role is not Role.LAUNCHER)
 
     # --- wrappers ---
@@ -398,7 +411,7 @@ class Gang:
         connection.received = lambda message: self._introduced(connection, message)
 
     def _introduced(self, connection: Connection, message: Message) -> None:
-        """Handle a connection's first message, which identifies the peer."""
+        """Handle the first message of a connection, which identifies the peer."""
         match message:
             case {"op": "rank", "name": str(name), "pid": int(pid)}:
                 self._attach(connection, name, pid)
@@ -455,7 +468,10 @@ class Gang:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
     def _wrapper_ended(self, member: ClusterProcess) -> None:
-        """Handle the end of a wrapper that the toolkit started. Normally it has reported, or has never connected."""
+        """Handle the end of a wrapper that the toolkit has started.
+
+        Normally the wrapper has already reported the end of its command, or has never connected.
+        """
         if not member.ended and member.wrapper is None:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
 
@@ -504,7 +520,7 @@ _FOREIGN_MPI = ("PMIX_", "PRTE_", "ORTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI
 
 
 def base_environment(extra: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment without the toolkit's own variables, and with ``extra``."""
+    """Return this process's environment with the variables in ``extra``. The toolkit's own variables are removed."""
     env = {name: value for name, value in os.environ.items() if _passes(name)}
     env.update(extra)
     env.setdefault("PYTHONUNBUFFERED", "1")  # so that output appears when it is printed, not when a buffer is full

@@ -1,10 +1,10 @@
 """Wrap each process of the cluster: ``python -m container rank -- command…``.
 
-The wrapper ends with the process that started it, and its command ends with the wrapper. It connects the command's
-output to the host's toolkit with separate pipes (mpirun would cut long lines and characters). It reports how the
-command ended *before* it ends itself, so that the first failure is known before mpirun starts to kill the others.
-Otherwise the wrapper does not change the command's environment. Imports are kept to a minimum, because this program
-runs once per rank during the start.
+The wrapper ends with the process that has started it, and the wrapper's command ends with the wrapper. The wrapper
+connects the command's output to the host's toolkit with separate pipes, because mpirun would cut long lines and
+characters. The wrapper reports how the command ended *before* the wrapper itself ends. The first failure is thus known
+before mpirun starts to kill the other ranks. The wrapper makes no other changes to the command's environment. Imports
+are kept to a minimum, because this program runs once per rank during the start.
 """
 
 from __future__ import annotations
@@ -61,7 +61,12 @@ _OUT_OF_MEMORY_SCORE = 300
 
 
 def main(argv: list[str]) -> int:
-    """Run the command after ``--`` and return its exit code, or 128 plus the signal that killed it."""
+    """Run the command after ``--``.
+
+    Returns:
+        The exit code of the command; 127 if the command cannot be started; 128 plus the signal's number if a signal
+        killed the command.
+    """
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     command = host_command(os.environ) or argv[argv.index("--") + 1 :]
     sock = socket.socket(socket.AF_UNIX)
@@ -144,13 +149,14 @@ def main(argv: list[str]) -> int:
 
 
 class _Order:
-    """Whether this wrapper was told to end by SIGTERM, which it passes on.
+    """A record of whether this wrapper has received SIGTERM. The wrapper forwards the signal to its command.
 
     Attributes:
-        told: Whether it was.
-        of_group: Whether signals are for the command's whole group. A shell does not pass SIGTERM on; a Python script
-            gets it alone, so that its own helper processes live until it has saved.
-        child: The command's pid, once there is one.
+        told: Whether the wrapper has received SIGTERM.
+        of_group: Whether signals are sent to the command's whole process group. If the command is a shell, the whole
+            group is signalled, because a shell does not forward SIGTERM. If the command is a Python script, only the
+            script gets the signal, so that the script's helper processes live until the script has saved.
+        child: The pid of the command. 0 if the command has not started.
     """
 
     def __init__(self, of_group: bool) -> None:
@@ -159,7 +165,7 @@ class _Order:
         self.child = 0
 
     def take(self, number: int, frame: object) -> None:
-        """Take the signal."""
+        """Handle SIGTERM."""
         self.told = True
         if self.child:
             _signal(self.child, number, self.of_group)
@@ -170,7 +176,7 @@ class Spawned:
 
     Attributes:
         pid: The pid of the command.
-        importer_gone: Whether the command ended because its importer ended: always False.
+        importer_gone: Whether the command ended because its importer ended. Always False, because no importer is used.
     """
 
     importer_gone = False
@@ -179,16 +185,17 @@ class Spawned:
         self.pid = pid
 
     def wait(self) -> tuple[int, int]:
-        """Wait for the end of the command; return its wait status, and its peak memory in KiB."""
+        """Wait for the end of the command. Return the command's wait status, and its peak memory in KiB."""
         _, status, usage = os.wait4(self.pid, 0)
         return status, usage.ru_maxrss
 
 
 class _Importer:
-    """Request the rank's process from the host's importer, and receive the toolkit's messages meanwhile.
+    """Request the rank's process from the host's importer. Receive the toolkit's messages while waiting.
 
     Attributes:
-        signalled: The signal that would have killed the command if it had been running; 0 for none.
+        signalled: The number of the signal that would have killed the command if the command had been running; 0 for
+            none.
     """
 
     def __init__(self, toolkit: BlockingConnection, place_fd: int, order: _Order) -> None:
@@ -200,7 +207,7 @@ class _Importer:
         self.signalled = 0
 
     def fork(self, command: Sequence[str], env: dict[str, str], descriptors: Sequence[int]) -> Forked | None:
-        """Return the rank's process; None if there is no importer for it."""
+        """Return the process that the importer has forked for the rank. Return None if no process was forked."""
         path = os.path.join(os.path.dirname(os.environ[HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):
             return None
@@ -245,7 +252,7 @@ class _Importer:
                 self.signalled = int(message["number"])
 
     def leave(self) -> int:
-        """Report that the command was ended before its start, and return the exit code."""
+        """Report that the command was ended before it started, and return the exit code."""
         with contextlib.suppress(OSError):
             self._toolkit.send(_end(None, self.signalled, told=True, max_rss_kb=0))
             _await_verdict(self._toolkit, None if self._hold else VERDICT_TIMEOUT)
@@ -253,7 +260,7 @@ class _Importer:
 
 
 def is_shell(command: Sequence[str]) -> bool:
-    """Return whether a command is a shell script, which waits for the processes that it has started."""
+    """Return whether a command is a shell script. A shell waits for the processes that it has started."""
     return command[0] == "/bin/sh" or command[0].endswith(".sh")
 
 
@@ -266,10 +273,10 @@ def process_name(environ: os._Environ[str] | dict[str, str]) -> str:
 
 
 def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
-    """Set the variables of channels to this rank's own FIFOs, if each rank has its own
+    """Set the variables of channels to the FIFOs of this rank, if each rank has separate FIFOs
     (:mod:`container.contract.pipes`).
 
-    mpirun gives the same environment to all ranks of a host.
+    Each rank must do this itself, because mpirun gives the same environment to all ranks of a host.
     """
     local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
     for channel in channels:
@@ -280,7 +287,8 @@ def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
 
 
 def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None:
-    """Return this host's own command, if the toolkit has written one for ranks that mpirun starts; otherwise None.
+    """Return this host's command, if the toolkit has written a command for ranks that mpirun starts. Otherwise return
+    None.
 
     mpirun gives algo-1's command to every rank, but paths may differ between hosts.
     """
@@ -294,7 +302,7 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
 
 
 def _await_place(toolkit: BlockingConnection, env: dict[str, str]) -> bool:
-    """Wait for the rest of the environment; return False if the worker gets none."""
+    """Wait for the remaining variables, and add them to ``env``. Return False if the worker gets no variables."""
     while (message := toolkit.receive()) is not None:
         if message["op"] == "place":
             env.update(message["environment"])
@@ -378,7 +386,9 @@ def _allow_open_files(number: int) -> None:
 
 
 def prefer_as_victim() -> None:
-    """Make the kernel kill this process and its children first when memory runs out, not toolkit or supervisor."""
+    """Make the kernel kill this process and its children first when memory runs out, before the toolkit or the
+    supervisor.
+    """
     with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "r+", encoding="ascii") as file:
         if int(file.read()) < _OUT_OF_MEMORY_SCORE:
             file.seek(0)
@@ -386,7 +396,7 @@ def prefer_as_victim() -> None:
 
 
 def _enlarge(fd: int) -> None:
-    """Request a larger pipe buffer; the default of 64 KiB also works, only slower."""
+    """Request a larger buffer for a pipe. If the request fails, the default of 64 KiB is used, which is slower."""
     import fcntl
 
     with contextlib.suppress(OSError):

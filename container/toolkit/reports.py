@@ -45,7 +45,7 @@ IMPORTER_GONE = (
 
 
 def is_consequence(member: ClusterProcess) -> bool:
-    """Return whether a process's exception or last output shows that another process failed before it."""
+    """Return whether a process's exception or last output shows that another process has failed earlier."""
     said = str(member.exception.get("message")) if member.exception is not None else ""
     if member.exception is None and member.stream is not None:
         said = member.stream.tail[-4096:].decode("utf-8", "replace")
@@ -56,9 +56,9 @@ def of_member(member: ClusterProcess, host: str, situation: Situation | None = N
     """Return the failure for the end of a process.
 
     Args:
-        member: A process that ended with an error, or that reported an uncaught exception.
-        host: The process's host.
-        situation: Facts about the process's job.
+        member: A process that has ended with an error, or that has reported an uncaught exception.
+        host: The name of the process's host.
+        situation: Facts about the process's job. None if unknown.
     """
     tail = member.stream.tail if member.stream is not None else b""
     text = tail.decode("utf-8", "replace")
@@ -106,17 +106,17 @@ def of_member(member: ClusterProcess, host: str, situation: Situation | None = N
 
 
 def _told(traceback: str, situation: Situation) -> str:
-    """Return a traceback in the form for users."""
+    """Return a traceback as users read it: without fleetfit's frames, and shortened."""
     return traceback_text.shorten(traceback_text.users_own(traceback, code=situation.code, ours=situation.ours))
 
 
 def of_launcher(member: ClusterProcess, host: str, waiting: list[str]) -> Failure:
-    """Return the failure for the end of mpirun, or of its daemon.
+    """Return the failure for the end of mpirun or of its daemon.
 
     Args:
-        member: The program.
-        host: The program's host.
-        waiting: The ranks that had not started.
+        member: The process of mpirun or of the daemon.
+        host: The name of the process's host.
+        waiting: The names of the ranks that had not started.
     """
     failure = of_member(member, host)
     if member.signal is not None:
@@ -155,13 +155,16 @@ def has_lost_daemon(member: ClusterProcess) -> bool:
 
 
 def is_port_conflict(failure: Failure) -> bool:
-    """Return whether a server whose port is fixed found it in use, according to TensorFlow's or PyTorch's message."""
+    """Return whether a server failed because its fixed port was in use, by TensorFlow's or PyTorch's message."""
     text = f"{failure.traceback or ''}{failure.log_tail or ''}"
     return re.search(r"Address already in use|Could not start gRPC server|EADDRINUSE", text) is not None
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:
-    """Add a hint that names the ranks that TensorFlow has lost, if rank 0 of a collective only reports the loss."""
+    """Add a hint that names the ranks that TensorFlow has lost.
+
+    The hint is added if rank 0 of a collective job only reports that other ranks are lost.
+    """
     text = failure.traceback or failure.log_tail or ""
     said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)
     if said is None or plan.strategy != CollectiveAllReduce.name:
@@ -178,7 +181,7 @@ def lost_ranks(failure: Failure, plan: Plan) -> Failure:
 
 
 def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str | None:
-    """Return the exception's type and the first line of its message: ``ValueError: boom``."""
+    """Return the exception's type and the first line of its message, such as ``ValueError: boom``."""
     last = _exception_line(traceback)
     kind = str((exception or {}).get("type") or "")
     if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
@@ -188,7 +191,7 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
 
 
 def _exception_line(traceback: str | None) -> str | None:
-    """Return the line after the frames of the last traceback; without frames, the last line."""
+    """Return the line after the frames of the last traceback. If there are no frames, return the last line."""
     lines = [line for line in (traceback or "").splitlines() if line.strip()]
     first = traceback_text.message_start(lines)
     if first is None and (group := traceback_text.group_line(lines)) is not None:

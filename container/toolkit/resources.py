@@ -1,9 +1,9 @@
 """Measure how much of the machine a host's ranks use over time: CPU and memory of each rank, network and GPUs of the
 host.
 
-The sources are files in ``/proc`` and NVIDIA's management library. The time between two measurements is long enough for
-the measurements to cost less than a quarter of a percent of a core. In a long job, measurements become rare, so that
-the job record stays small.
+The sources are files in ``/proc`` and NVIDIA's management library. The time between two measurements is so long that
+the measurements use less than a quarter of a percent of a core. In a long job, measurements become rare, so that the
+job record stays small.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _RESIDENT = 21
 
 
 class ResourceSampler:
-    """Report the use of resources by a host's ranks.
+    """Report the resources that a host's ranks use.
 
     Args:
         loop: The event loop.
@@ -58,7 +58,7 @@ class ResourceSampler:
         self._gpus: GpuReader | None = None
 
     def start(self) -> None:
-        """Start to measure, as long as the loop runs."""
+        """Start to measure. Measurements continue as long as the loop runs."""
         if machine.gpus():
             from container.toolkit.gpus import GpuReader
 
@@ -129,7 +129,9 @@ def _stat(pid: int) -> list[bytes] | None:
 
 
 def _traffic() -> tuple[float, float] | None:
-    """Return how many bytes the interfaces have received and sent, without the loopback."""
+    """Return how many bytes the network interfaces have received and sent. Loopback is not included. Return None if
+    unknown.
+    """
     received = sent = 0
     try:
         with open("/proc/self/net/dev", encoding="utf-8") as file:

@@ -1,4 +1,4 @@
-"""Run a host's share of a job: the common parts for a fixed and for a changing set of hosts."""
+"""Run a host's processes of a job: the code that is common to jobs with a fixed and with a changing set of hosts."""
 
 from __future__ import annotations
 
@@ -32,19 +32,21 @@ class HostSettings:
     """The backend's settings for a host.
 
     Attributes:
-        token: The job's secret, or None.
-        control_fd: An inherited listening socket, or None.
-        control_address: algo-1's address, if it is not algo-1's name and the fixed port.
-        start_timeout: Time limit for the start of hosts and ranks, in seconds.
-        stop_grace: Time between SIGTERM and SIGKILL when the job is stopped, in seconds.
+        token: The job's secret. None if there is no secret.
+        control_fd: The descriptor of an inherited listening socket. None if no socket is inherited.
+        control_address: The name or address, and the port, of algo-1's toolkit. None for algo-1's name and the fixed
+            port.
+        start_timeout: The time limit for the start of hosts and ranks, in seconds.
+        stop_grace: The time between SIGTERM and SIGKILL when the job is stopped, in seconds.
         runtime_dir: The private folder for sockets and session files.
-        hang_timeout: After how many seconds without a sign of life of any rank the job fails; None for no limit.
-        worker_restarts: How often a killed worker of parameter servers is restarted, while the others continue.
-        importers: The folder of the machine's importers; None for this host's own importer.
-        keep_alive: How many seconds unused importers are kept.
-        kept_with: A process whose end also ends kept importers; 0 for none.
-        on_undistributed: ``warn`` or ``fail`` if the ranks did not communicate with each other.
-        on_nan: ``fail`` to stop a job whose script reports a NaN metric or an infinite loss; else ``warn``.
+        hang_timeout: The time without any activity of a rank after which the job fails, in seconds. None for no limit.
+        worker_restarts: The maximum number of times a killed worker of parameter servers is restarted while the others
+            continue.
+        importers: The folder of the machine's importers. None for an importer that only this host uses.
+        keep_alive: The time for which unused importers are kept, in seconds.
+        kept_with: The pid of a process whose end also ends kept importers; 0 for none.
+        on_undistributed: The reaction if the ranks did not communicate with each other: ``warn`` or ``fail``.
+        on_nan: The reaction if the script reports a NaN metric or an infinite loss: ``warn`` or ``fail``.
     """
 
     token: str | None
@@ -64,18 +66,18 @@ class HostSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The way in which a host's share ended."""
+    """The way in which a host's processes of a job ended."""
 
     failure: Failure | None = None
     stopped: bool = False
 
 
 class Runtime(GangFollower, abc.ABC):
-    """Run one host's share of a job.
+    """Run a host's processes of a job.
 
     Args:
         loop: The event loop.
-        output: Receives lines and events.
+        output: The receiver of lines and events.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -99,15 +101,16 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def connect(self) -> None:
-        """Start to connect to the process that decides for all hosts; return at once."""
+        """Start to connect to the process that decides for all hosts. Return without waiting for the connection."""
 
     @abc.abstractmethod
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """This host's code is in place, and its share can begin when the others can.
+        """Handle the end of the preparation. The host's processes can start as soon as the other hosts are ready.
 
         Args:
-            preparation: What has put it in place, which makes the plan when it is known which hosts there are.
-            gang: Starts this host's processes.
+            preparation: The preparation of this host. The preparation makes the plan when the hosts of the job are
+                known.
+            gang: The object that starts this host's processes.
             ports: The ports that are reserved for this host.
         """
 
@@ -117,17 +120,17 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Send SIGTERM to the ranks, with time to save; at a second call, end them at once."""
+        """Send SIGTERM to the ranks, and give them time to save. The second call ends them at once."""
 
     @abc.abstractmethod
     def end_now(self) -> None:
         """Stop this host's processes without a grace period."""
 
     def follow(self, lifeline: int) -> None:
-        """Handle the supervisor's messages on the lifeline, and end when the lifeline ends.
+        """Handle the supervisor's messages on the lifeline. When the lifeline ends, stop this host's processes.
 
         Args:
-            lifeline: The descriptor, which the runtime owns from now on.
+            lifeline: The descriptor of the lifeline. The runtime closes it.
         """
         Connection(self._loop, lifeline, self._instructed, self._lifeline_ended)
         # Only with a lifeline: a managed service has its own measurements, and would show ours as lines of the log.
@@ -152,10 +155,10 @@ class Runtime(GangFollower, abc.ABC):
         """Stop this host's processes, because the process that started the toolkit has ended."""
 
     def run(self) -> Outcome:
-        """Run until this host's share has ended, and all of its processes with it.
+        """Run until all of this host's processes have ended.
 
         Returns:
-            The way in which the share ended.
+            The way in which the processes ended.
         """
         while not self._finished:
             self._loop.run_once()
@@ -169,11 +172,11 @@ class Runtime(GangFollower, abc.ABC):
         return self._outcome
 
     def _farewell(self) -> None:
-        """Send the last messages, when no process runs any more."""
+        """Send the last messages. No process is running any more when the method is called."""
 
     def _end_as(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """Record the outcome if there is none yet; end the running processes within ``grace`` seconds, then leave the
-        loop.
+        """Record the outcome, unless an outcome is already recorded. End the running processes within ``grace``
+        seconds, then stop the loop.
         """
         if self._outcome is None:
             self._outcome = outcome
@@ -186,7 +189,7 @@ class Runtime(GangFollower, abc.ABC):
         self._await_end()
 
     def _await_end(self) -> None:
-        """Stop the loop before the end of the grace period if no process runs any more."""
+        """Stop the loop before the end of the grace period if no process is running any more."""
         assert self._gang is not None
         if self._gang.all_ended:
             self._finish()
@@ -209,15 +212,17 @@ class Runtime(GangFollower, abc.ABC):
     @property
     @abc.abstractmethod
     def is_watched(self) -> bool:
-        """Return whether processes run that should make progress."""
+        """Return whether processes are running that should make progress."""
 
     @abc.abstractmethod
     def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
-        """Send ``progress``, or ``stacks`` with ``places`` and ``missing``, to the judge of the job's progress."""
+        """Send a message to the judge of the job's progress: ``progress``, or ``stacks`` with ``places`` and
+        ``missing``.
+        """
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that outlive the toolkit."""
+        """Return the child processes that continue to run after the end of the toolkit."""
         return self._gang.spared if self._gang is not None else ()
 
     @property
@@ -230,8 +235,9 @@ class Runtime(GangFollower, abc.ABC):
         self._output.event(Event(kind=kind, host=self._host, rank=rank, attempt=self._env.attempt, data=data))
 
     def _pass_on(self, values: Mapping[str, Any], *, rank: int | None) -> None:
-        """Forward a process's report if it is an event; of the hook's warnings, only rank 0's, because all ranks have
-        the same.
+        """Forward a process's report to the supervisor if the report is an event.
+
+        Warnings of the hook are forwarded only for rank 0, because all ranks have the same warnings.
         """
         kind, data, time_ns = (values.get(name) for name in ("kind", "data", "time_ns"))
         if isinstance(kind, str) and isinstance(data, dict) and not (kind == "warning" and rank):

@@ -1,4 +1,4 @@
-"""Find models that a script has saved in its working folder, from which they are not uploaded."""
+"""Find models that a script has saved in its working folder. Models in this folder are not uploaded."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ENTRIES = 10_000
 
 
 def newer_than(folder: str | Path, since: float, suffixes: str | tuple[str, ...] = _SUFFIXES) -> list[str]:
-    """Return the models below a folder that were written after some time, as relative paths.
+    """Return the models below a folder that were written after a given time, as relative paths.
 
     Args:
-        folder: The folder; links are not followed, and hidden folders are skipped.
-        since: Seconds since the epoch.
-        suffixes: Suffixes of models; with "", all files are found.
+        folder: The folder. Links are not followed, and hidden folders are skipped.
+        since: The time in seconds since the epoch.
+        suffixes: The suffixes of models. If "", all files are found.
     """
     found: list[str] = []
     waiting = [("", 0)]

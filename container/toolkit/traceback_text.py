@@ -1,6 +1,6 @@
 """Find a Python traceback in a process's output, for processes that could not report their exception themselves.
 
-Pure functions over the end of the output.
+The functions are pure, and search the end of the output.
 """
 
 from __future__ import annotations
@@ -39,10 +39,10 @@ _LINE_LIMIT = 1000
 
 
 def last_traceback(tail: bytes | str) -> str | None:
-    """Return the last traceback in ``tail``, or None.
+    """Return the last traceback in ``tail``. Return None if there is no traceback.
 
-    Chained exceptions and exception groups are returned completely; so are a SyntaxError of the script itself, which
-    Python prints without "Traceback", and faulthandler's "Fatal Python error".
+    Chained exceptions and exception groups are returned completely. A SyntaxError of the script itself, which Python
+    prints without "Traceback", is also found. Faulthandler's "Fatal Python error" is found too.
 
     Args:
         tail: The end of a process's output.
@@ -56,11 +56,12 @@ def last_traceback(tail: bytes | str) -> str | None:
 
 
 def log_tail(tail: bytes | str, lines: int = 15) -> str:
-    """Return the last meaningful lines; TensorFlow's messages at its import count only if there are no others.
+    """Return the last meaningful lines. The messages of TensorFlow's import are returned only if there are no other
+    lines.
 
     Args:
         tail: The end of a process's output.
-        lines: Maximum number of lines.
+        lines: The maximum number of lines.
     """
     said = [line.rstrip() for line in _lines(tail)]
     said = [line for line in said if line and not _STARTING.match(line)] or said
@@ -69,10 +70,11 @@ def log_tail(tail: bytes | str, lines: int = 15) -> str:
 
 
 def shorten(traceback: str) -> str:
-    """Return a traceback without the middle of a message of many lines, such as arrays that TensorFlow prints.
+    """Shorten a traceback whose message has many lines, such as arrays that TensorFlow prints. The middle of the
+    message is omitted.
 
     Args:
-        traceback: A traceback, as :func:`last_traceback` returns it.
+        traceback: A traceback, as returned by :func:`last_traceback`.
     """
     lines = traceback.rstrip("\n").split("\n")
     first = message_start(lines)
@@ -84,14 +86,15 @@ def shorten(traceback: str) -> str:
 
 
 def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
-    """Return a traceback without fleetfit's frames; paths of the script's files become relative to the script's folder.
+    """Return a traceback without the frames of fleetfit. Paths of the script's files become relative to the script's
+    folder.
 
-    A traceback without other frames is returned unchanged, because the error may be fleetfit's own.
+    If all frames are fleetfit's, the traceback is returned unchanged, because the error may be fleetfit's own.
 
     Args:
-        traceback: A traceback, as :func:`last_traceback` returns it.
-        code: The script's folder on the host; "" if unknown.
-        ours: fleetfit's own files, and folders, which end with a slash.
+        traceback: A traceback, as returned by :func:`last_traceback`.
+        code: The script's folder on the host. "" if unknown.
+        ours: The paths of fleetfit's files and folders. The paths of folders end with a slash.
     """
     lines = traceback.split("\n")
     kept: list[str] = []
@@ -113,7 +116,10 @@ def users_own(traceback: str, *, code: str, ours: Sequence[str]) -> str:
 
 
 def message_start(lines: list[str]) -> int | None:
-    """Return the index of the first line of the exception's message, after the frames of the last traceback."""
+    """Return the index of the first line of the exception's message, which follows the frames of the last traceback.
+
+    Return None if there is no such line.
+    """
     header = next((i for i in range(len(lines) - 1, -1, -1) if _HEADER.match(lines[i])), None)
     if header is None or lines[header].lstrip().startswith(("+", "|")):
         return None
@@ -121,9 +127,10 @@ def message_start(lines: list[str]) -> int | None:
 
 
 def group_line(lines: list[str]) -> str | None:
-    """Return one line that names an exception group and its exceptions; None if the last traceback is not of a group.
+    """Return one line that names an exception group and its exceptions.
 
-    ``ExceptionGroup: several (2 sub-exceptions): ValueError: one; KeyError: 'two'``
+    An example is ``ExceptionGroup: several (2 sub-exceptions): ValueError: one; KeyError: 'two'``. Return None if the
+    last traceback is not that of a group.
     """
     start = next((i for i in range(len(lines) - 1, -1, -1) if _GROUP.match(lines[i])), None)
     if start is None:
@@ -144,7 +151,9 @@ def group_line(lines: list[str]) -> str | None:
 
 
 def _lines(tail: bytes | str) -> list[str]:
-    """Split text into lines; of a line that a progress bar redrew with ``\\r``, return the last visible text."""
+    """Split text into lines. For a line that a progress bar has redrawn with ``\\r``, return the text that was visible
+    last.
+    """
     text = tail.decode("utf-8", "replace") if isinstance(tail, bytes) else tail
     return [line.rstrip("\r").rpartition("\r")[2] for line in text.split("\n")]
 
@@ -162,7 +171,9 @@ def _last_exception(lines: list[str]) -> tuple[int, int] | None:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """Return the end of the traceback whose header is at ``start``: its frames, then the exception's message."""
+    """Return the end of the traceback whose header is at ``start``. The traceback consists of frames and the
+    exception's message.
+    """
     grouped = lines[start].lstrip().startswith("+")
     i = start + 1
     while i < len(lines) and (lines[i].startswith(" ") or (not lines[i] and not grouped and _goes_on(lines, i))):
@@ -173,12 +184,16 @@ def _end(lines: list[str], start: int) -> int:
 
 
 def _goes_on(lines: list[str], i: int) -> bool:
-    """Return whether an empty line is a source line among a traceback's frames."""
+    """Return whether an empty line is a source line among the frames of a traceback."""
     return i + 1 < len(lines) and lines[i + 1].startswith("  ")
 
 
 def _message_end(lines: list[str], first: int) -> int:
-    """Return the end of a message that starts at ``first``: all following lines if they are few, else one paragraph."""
+    """Return the end of a message that starts at ``first``.
+
+    If only a few lines follow, all of them belong to the message. Otherwise only the first paragraph belongs to the
+    message.
+    """
     end = len(lines)
     while end > first and not lines[end - 1].strip():
         end -= 1
@@ -192,7 +207,10 @@ def _message_end(lines: list[str], first: int) -> int:
 
 
 def _chained_before(lines: list[str], start: int) -> int | None:
-    """Return the header of the exception that preceded the one at ``start``, if they are chained."""
+    """Return the index of the header of the exception that preceded the exception at ``start``.
+
+    Return None if the two exceptions are not chained.
+    """
     i = start - 1
     while i >= 0 and not lines[i].strip():
         i -= 1

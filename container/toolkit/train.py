@@ -1,8 +1,9 @@
 """Run a host's training process (``python -m container train``), on every backend.
 
-The process needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``);
-what a backend adds (:mod:`container.contract.variables`) is optional. The process exits with the training toolkit's
-codes (0, or 1 for a failed script or job) and writes ``output/success`` or ``output/failure``.
+The process needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``).
+The variables that a backend adds (:mod:`container.contract.variables`) are optional. The process exits with the codes
+of SageMaker's training toolkit: 0 on success, and 1 if the script or the job has failed. The process also writes
+``output/success`` or ``output/failure``.
 """
 
 from __future__ import annotations
@@ -64,10 +65,10 @@ _STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
-    """Run this host's share of the job.
+    """Run this host's processes of the job.
 
     Returns:
-        0 after success, 1 when the job failed, 2 for unexpected arguments, 143 when the job was stopped.
+        0 on success; 1 if the job has failed; 2 if the command line is invalid; 143 if the job was stopped.
     """
     if argv:
         print(f"python -m container train takes no arguments, got {argv}", file=sys.stderr)
@@ -91,7 +92,7 @@ def main(argv: list[str]) -> int:
 
 
 def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
-    """Return the class that runs a host's share of a launcher's jobs."""
+    """Return the class that runs a host's processes for a launcher's jobs."""
     module, _, name = launcher.runtime.partition(":")
     runtime: type[Runtime] = getattr(importlib.import_module(module), name)
     return runtime
@@ -143,7 +144,7 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
 
 
 def _take_tree(tree: Path, base: Path) -> None:
-    """Replace ``/opt/ml`` with a link to this job's tree, in a container that has run another job before."""
+    """Replace ``/opt/ml`` by a link to this job's folder, in a container that has run another job before."""
     if base.is_dir() and not base.is_symlink():
         remove_tree(base)  # the image's own, empty
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -153,7 +154,9 @@ def _take_tree(tree: Path, base: Path) -> None:
 
 
 def _beat(loop: SelectorLoop, output: Output) -> None:
-    """Send the supervisor a heartbeat every 5 seconds, as a sign that this toolkit is alive and not stopped."""
+    """Send a heartbeat to the supervisor every 5 seconds. A heartbeat shows that this toolkit is alive and not
+    suspended.
+    """
     if not output.congested:
         output.write(wire.HEARTBEAT)
     loop.call_later(_HEARTBEAT_INTERVAL, lambda: _beat(loop, output))
@@ -165,7 +168,10 @@ def shared_memory_dir(runtime_dir: Path) -> Path:
 
 
 def _remove_runtime_dir(folder: Path) -> None:
-    """Remove this host's folder, and the job's folder if no other host's is left: the supervisor may be gone."""
+    """Remove this host's private folder, and the job's folder if no folder of another host is in it.
+
+    The supervisor cannot be relied on to remove the folders, because the supervisor may have ended.
+    """
     remove_tree(folder, ignore_errors=True)
     remove_tree(shared_memory_dir(folder), ignore_errors=True)
     folders.remove_if_empty(folder.parent)
@@ -177,7 +183,9 @@ def _configuration_failure(error: Exception, host: str) -> Failure:
 
 
 def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report models that were saved in the working folder while the model folder is empty: they are not kept."""
+    """Report models that were saved in the working folder while the model folder is empty. Such models are not
+    uploaded.
+    """
     tree = environment.tree
     with contextlib.suppress(OSError):
         if any(tree.model.iterdir()):
@@ -188,7 +196,7 @@ def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since:
 
 
 def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report new files in the machine's own ``/opt/ml`` if it is not the host's tree: they are not kept."""
+    """Report new files in the machine's ``/opt/ml`` if the host uses another folder. Such files are not uploaded."""
     if environment.tree.base == Path(DEFAULT_BASE_DIR):
         return
     folders_there = (os.path.join(DEFAULT_BASE_DIR, name) for name in ("checkpoints", "model", "output"))
@@ -199,7 +207,7 @@ def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) ->
 
 
 def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
-    """Write the outcome files, send the outcome as an event, and return the exit code."""
+    """Write the files with the outcome, send the outcome as an event, and return the exit code."""
     tree = _outcome_tree(base)
     if outcome.failure is not None:
         output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
@@ -229,7 +237,7 @@ def read_environment(base: Path) -> Environment:
     """Read the host's configuration files.
 
     Raises:
-        ValueError: a file is missing or invalid; the message names it.
+        ValueError: a file is missing or invalid. The message names the file.
     """
     config = base / "input" / "config"
     hyperparameters = read_json_file(config / "hyperparameters.json", {})
@@ -253,10 +261,10 @@ def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
 
 
 class Preparation:
-    """Copy the user's code, install its requirements, and then report this host ready.
+    """Copy the user's code, install its requirements, and then report that this host is ready.
 
-    Copying a large source and installing requirements take time, so they run in a thread and the loop keeps
-    responding.
+    Copying a large source and installing requirements take time. Therefore the preparation runs in a thread, while the
+    loop keeps responding.
     """
 
     def __init__(
@@ -276,7 +284,7 @@ class Preparation:
         self.ready_at: float | None = None
 
     def start(self) -> None:
-        """Create the folders, and start the thread that does the rest."""
+        """Create the folders, and start the thread that copies the code and installs the requirements."""
         tree = self._env.tree
         for directory in tree.directories():
             directory.mkdir(parents=True, exist_ok=True)
@@ -289,11 +297,13 @@ class Preparation:
     # --- in the thread ---
 
     def log(self, line: str) -> None:
-        """Print a line. The loop receives it through a pipe, which is closed when the work is done."""
+        """Print a line. The thread sends the line to the loop through a pipe, which is closed when the preparation is
+        done.
+        """
         os.write(self._tells, line.replace("\n", " ").encode("utf-8", "replace") + b"\n")
 
     def warn(self, text: str) -> None:
-        """Record a warning, which is shown to the user when the work is done."""
+        """Record a warning. The warning is shown to the user when the preparation is done."""
         self._warnings.append(text)
 
     def _work(self) -> None:
@@ -375,14 +385,22 @@ class Preparation:
         return code.entry_command(env.program, env.tree.code, env.to_cmd_args(), env.machine.python)
 
     def plan(self, membership: Membership | None = None) -> Plan:
-        """Return the plan of the job, on the hosts that are in the cluster; None for all."""
+        """Return the plan of the job.
+
+        Args:
+            membership: The hosts that are in the cluster. If None, all hosts of the job.
+        """
         return launchers.plan_job(
             self._env if membership is None else _with_network(self._env), self._command, membership
         )
 
 
 def install_code(env: Environment, told: Told) -> Path | None:
-    """Put the user's code in place; return the folder of the packages that it requires, if any are missing."""
+    """Copy the user's code into the code folder, and install missing packages.
+
+    Returns:
+        The folder of the packages that were installed for the code. None if no packages were missing.
+    """
     folder = env.tree.code
     submit = env.toolkit_parameters.get(codec.SUBMIT_DIRECTORY)
     code.materialize(str(submit) if submit else None, folder, env.program)
@@ -401,10 +419,10 @@ def install_code(env: Environment, told: Told) -> Path | None:
 
 
 def _with_network(env: Environment) -> Environment:
-    """Return the environment with the network that the hosts share, which mpirun takes as an address.
+    """Return the environment with the network that the hosts share. mpirun gets the network as an address.
 
-    The environment is returned unchanged on a shared machine, on hosts other than the master, for a single host, or if
-    no shared network is found. All hosts must be known.
+    All hosts must be known. The environment is returned unchanged on a shared machine, on hosts other than the master,
+    for a single host, or if no shared network is found.
     """
     if env.machine.shared or not env.is_master or len(env.hosts) == 1:
         return env
@@ -453,7 +471,11 @@ def rank_environment(env: Environment, overlay: Path | None, runtime_dir: Path) 
 
 
 def _settings() -> tuple[HostSettings, bool]:
-    """Read the settings that the backend chose, and remove its secrets from the environment."""
+    """Read the settings that the backend has chosen. Remove the backend's secrets from the environment.
+
+    Returns:
+        The settings, and whether this process has created the private folder.
+    """
     runtime = os.environ.get(variables.RUNTIME_DIR)
     _read_secrets()
     address = os.environ.pop(variables.CONTROL_ADDRESS, None)
@@ -494,7 +516,7 @@ def _with_job(settings: HostSettings, environment: Environment) -> HostSettings:
 
 
 def _mode(environment: Environment, name: str) -> str:
-    """Return the reaction to an observation, which the parameter ``name`` sets: ``warn`` or ``fail``.
+    """Return the reaction to an observation, as set by a parameter: "warn" or "fail".
 
     Raises:
         ValueError: the parameter has another value.

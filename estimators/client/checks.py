@@ -269,7 +269,8 @@ def installed_version(framework: str) -> str | None:
     """
     for name in _DISTRIBUTIONS[framework]:
         with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(name).partition("+")[0]
+            if found := metadata.version(name):  # None after an interrupted installation
+                return found.partition("+")[0]
     return None
 
 

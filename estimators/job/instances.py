@@ -152,7 +152,10 @@ def gpus(instance_type: str) -> int:
 
 
 def vcpus(instance_type: str) -> int | None:
-    """Return the number of vCPUs of an ``ml.*`` type. Return None if the number does not follow from the type's name."""
+    """Return the number of vCPUs of an ``ml.*`` type.
+
+    Return None if the number does not follow from the type's name.
+    """
     if instance_type in _VCPUS:
         return _VCPUS[instance_type]
     size = _split(instance_type)[1]

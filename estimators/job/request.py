@@ -454,7 +454,10 @@ class TrainingJobSpec(_Shape):
 
     @property
     def user_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that the user has set, with their types. Names that fleetfit reserves are omitted."""
+        """Return the hyperparameters that the user has set, with their types.
+
+        Names that fleetfit reserves are omitted.
+        """
         return {name: value for name, value in self.decoded_hyperparameters.items() if not codec.is_reserved(name)}
 
     @functools.cached_property
@@ -569,7 +572,10 @@ class RunOptions:
 
     @property
     def longest_grace(self) -> float:
-        """Return the longest time that scripts may have after SIGTERM, in seconds. SIGTERM follows a stop or a notice."""
+        """Return the longest time that scripts may have after SIGTERM, in seconds.
+
+        SIGTERM follows a stop or a notice.
+        """
         notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)

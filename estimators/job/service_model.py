@@ -60,7 +60,10 @@ def botocore_version() -> str:
 
 
 def extract_shapes() -> dict[str, dict[str, Any]]:
-    """Extract the shapes that the request refers to from botocore's model. The documentation of the shapes is omitted."""
+    """Extract the shapes that the request refers to from botocore's model.
+
+    The documentation of the shapes is omitted.
+    """
     from botocore.loaders import Loader
 
     return reachable(Loader().load_service_model("sagemaker", "service-2")["shapes"], [ROOT_SHAPE])

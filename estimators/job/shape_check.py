@@ -45,7 +45,8 @@ class Problem(NamedTuple):
         what: ``type``, ``missing``, ``unknown`` (a member's name), ``enum``, ``pattern``; of a length ``short`` or
             ``long``, of a number ``small`` or ``large``; of what AWS cannot read ``unicode`` and ``overflow``.
         value: The value.
-        limit: What it should be: the type in words, known members, allowed values, the pattern, the bound.
+        limit: What it should be: the type in words, known members, allowed values, the pattern, the bound. The name of
+            the type for ``overflow``.
         kind: The type of its shape.
         path: The members that lead to it, without indices; ``Environment key`` for the keys of a map.
         steps: Pairs that lead to it: ``member`` and a name, ``item`` and an index, ``key`` or ``entry`` and a key.
@@ -119,7 +120,7 @@ def find(
             yield wrong("pattern", shape["pattern"])
     elif kind in ("integer", "long", "float", "double"):
         if kind in _BITS and abs(value) >= 1 << _BITS[kind]:
-            yield wrong("overflow", f"within the range of type {kind}")
+            yield wrong("overflow", kind)
         yield from bounds(value, shape.get("min"), ("small", "large"))
 
 

@@ -75,7 +75,10 @@ class JobRecord:
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Create a record under a name and acquire the record's lock. See :meth:`stage` for the arguments and errors."""
+        """Create a record under a name and acquire the record's lock.
+
+        See :meth:`stage` for the arguments and errors.
+        """
         record = cls.stage(name, home)
         try:
             record.publish(name)
@@ -306,7 +309,10 @@ class JobRecord:
         self.write_json(self.request_file, request)
 
     def read_request(self) -> dict[str, Any]:
-        """Read the CreateTrainingJob request. Return an empty dict if the record was abandoned before it had a request."""
+        """Read the CreateTrainingJob request.
+
+        Return an empty dict if the record was abandoned before it had a request.
+        """
         return self.read_json(self.request_file) or {}
 
     def write_options(self, options: dict[str, Any]) -> None:

@@ -180,7 +180,10 @@ def noticed(status: Mapping[str, Any]) -> list[str]:
 
 
 def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
-    """Return whether the job runs, or may run, on a service or a dispatcher. Such a job does not need its supervisor."""
+    """Return whether the job runs, or may run, on a service or a dispatcher.
+
+    Such a job does not need its supervisor.
+    """
     return bool((status or {}).get(OWN, {}).get("elsewhere"))
 
 

@@ -230,7 +230,7 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return every metric value, with the number of records that had been trained on at the end of the previous epoch."""
+    """Return every metric value, with the number of records trained on by the end of the previous epoch."""
     values = [
         event
         for event in events

@@ -104,7 +104,10 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
 
 
 def job_html(result: Result) -> str:
-    """Return the job's table as HTML that uses the colours of the page. The table is readable in light and dark themes."""
+    """Return the job's table as HTML that uses the colours of the page.
+
+    The table is readable in light and dark themes.
+    """
     return render("results/templates/job", **job_values(result))
 
 

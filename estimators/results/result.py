@@ -406,7 +406,10 @@ class Result:
         return found
 
     def to_json(self) -> str:
-        """Return the JSON text of :meth:`to_dict`. Numbers that are not finite are written as texts, such as ``"NaN"``."""
+        """Return the JSON text of :meth:`to_dict`.
+
+        Numbers that are not finite are written as texts, such as ``"NaN"``.
+        """
         return strict_json.dumps(self.to_dict())
 
     @classmethod

@@ -1,4 +1,7 @@
-"""Limit the number of a job's events. If there are very many metric values, evenly distributed values are kept. Pure."""
+"""Limit the number of a job's events.
+
+If there are very many metric values, evenly distributed values are kept. Pure.
+"""
 
 from __future__ import annotations
 

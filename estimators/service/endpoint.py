@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import logging
 import uuid
@@ -75,6 +76,8 @@ class Endpoint:
         clock: The time in UTC.
         region: The region that it is in.
         body_s: How long a request's body may take to come, in seconds.
+        bodies: The most bodies that are read at once; the others wait in their connections. This limits the memory for
+            bodies whose signature is not verified yet.
     """
 
     def __init__(
@@ -84,30 +87,37 @@ class Endpoint:
         clock: Callable[[], datetime.datetime] = lambda: datetime.datetime.now(datetime.timezone.utc),
         region: str = DEFAULT_REGION,
         body_s: float = 30.0,
+        bodies: int = 32,
     ) -> None:
         self._keys = keys
         self._table = table
         self._clock = clock
         self._region = region
         self._body_s = body_s
+        self._reading = asyncio.Semaphore(bodies)
         self._models = {service: Model(service, names) for service, names in table.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Read a request within limits of size and time, and answer it."""
         request = Request(scope, receive)
+        headers = request.headers.items()
         target = b"?".join(part for part in (scope["raw_path"], scope["query_string"]) if part).decode("ascii")
         try:
+            signing.claim(headers, self._keys, self._clock(), self._region)  # a stranger's body is not read
             with anyio.fail_after(self._body_s):
-                body = await web.read_body(request, BODY_LIMIT)
+                async with self._reading:
+                    body = await web.read_body(request, BODY_LIMIT)
         except ClientDisconnect:
             return
+        except ServiceError as error:
+            answer = _refusal(error, headers)
         except TimeoutError:
             answer = Answer(408, "text/plain", b"the request takes too long.", {"connection": "close"})
         else:
             if body is None:
                 answer = Answer(413, "text/plain", b"the body is too large.", {"connection": "close"})
             else:
-                answer = await run_in_threadpool(self.respond, request.method, target, request.headers.items(), body)
+                answer = await run_in_threadpool(self.respond, request.method, target, headers, body)
         about = {**answer.headers, "x-amzn-requestid": str(uuid.uuid4())}
         await Response(answer.body, answer.status, about, answer.content_type)(scope, receive, send)
 
@@ -120,16 +130,11 @@ class Endpoint:
             headers: The request's.
             body: The request's.
         """
-        named = {name.lower(): value for name, value in headers}
-        json_version = None
-        if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
-            json_version = "1.0" if "json-1.0" in named.get("content-type", "") else "1.1"
-        prefix = named.get("x-amz-target", "").rpartition(".")[0]
         try:
             scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
             if method != "POST" or target.partition("?")[0] != "/":
                 raise ServiceError("UnknownOperationException", "a request must be a POST to /.", 404)
-            return self._call(protocol.read_call(named, body, scope.service))
+            return self._call(protocol.read_call(_named(headers), body, scope.service))
         except ServiceError as error:
             failed = error
         except FleetfitError as error:
@@ -140,9 +145,7 @@ class Endpoint:
         except Exception:  # noqa: BLE001 - a fault of fleetfit must not stop the endpoint
             _log.exception("a request failed")
             failed = ServiceError("InternalFailure", "the endpoint failed; its log has the traceback.", 500)
-        return protocol.render_error(
-            failed, json_version=json_version, query_service=protocol.TARGETS.get(prefix) == "cloudwatch"
-        )
+        return _refusal(failed, headers)
 
     def _call(self, call: protocol.Call) -> Answer:
         model = self._models.get(call.service or "")
@@ -153,6 +156,23 @@ class Endpoint:
         model.check(call.operation, request, spare=_spare(call.operation, request))
         given = {name: value for name, value in request.items() if value is not None}
         return protocol.render(call, model, function(given))
+
+
+def _named(headers: Headers) -> dict[str, str]:
+    """Return the headers by lower-case names."""
+    return {name.lower(): value for name, value in headers}
+
+
+def _refusal(error: ServiceError, headers: Headers) -> Answer:
+    """Return the answer for an error, in the protocol of the request."""
+    named = _named(headers)
+    json_version = None
+    if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
+        json_version = "1.0" if "json-1.0" in named.get("content-type", "") else "1.1"
+    prefix = named.get("x-amz-target", "").rpartition(".")[0]
+    return protocol.render_error(
+        error, json_version=json_version, query_service=protocol.TARGETS.get(prefix) == "cloudwatch"
+    )
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:

@@ -126,6 +126,15 @@ class Model:
         return value
 
 
+#: Why a value cannot be read.
+_MALFORMED = {
+    "type": "the value at '{}' must be {}",
+    "unicode": "the text at '{}' is not {}",
+    "overflow": "the value at '{}' is too large for {}",
+}
+#: The words of JSON for types that :mod:`estimators.job.shape_check` describes in words of Python.
+_TYPES = {"structure": "a structure", "map": "a map", "boolean": "true or false"}
+
 _CONSTRAINTS = {
     "missing": "Member must not be null",
     "short": "Member must have length greater than or equal to {}",
@@ -144,8 +153,9 @@ def _text(problem: shape_check.Problem) -> str:
         ServiceError: the value is of another type.
     """
     where = _where(problem.steps)
-    if problem.what in ("type", "unicode", "overflow"):
-        raise malformed(f"the value at '{where or 'the request'}' must be {problem.limit}.")
+    if problem.what in _MALFORMED:
+        limit = _TYPES.get(problem.kind, problem.limit) if problem.what == "type" else problem.limit
+        raise malformed(f"{_MALFORMED[problem.what].format(where or 'the request', limit)}.")
     if problem.what == "unknown":
         return (
             f"Unknown member '{str(problem.value)[:_SHOWN]}' at '{where or 'the request'}': this endpoint's service "

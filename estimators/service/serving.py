@@ -27,7 +27,7 @@ from estimators.service.tuning import TuningJobs
 DEFAULT_PORT = 8666
 
 _PACE = 1.0
-#: How long the endpoint answers requests that have come before its end, in seconds.
+#: The time for answers to requests that have come whole before the end, in seconds.
 _GRACE_S = 30
 
 

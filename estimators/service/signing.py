@@ -10,7 +10,7 @@ import datetime
 import hashlib
 import hmac
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
@@ -46,34 +46,40 @@ class Scope:
     region: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Claim:
+    """What the headers of a request say about its signature.
+
+    Attributes:
+        scope: The scope of the signature.
+        headers: All headers, by lower-case names.
+        signed: The names of the signed headers.
+        signature: The signature, which is not verified yet.
+    """
+
+    scope: Scope
+    headers: Mapping[str, str]
+    signed: Sequence[str]
+    signature: str
+
+
 class _Signer(SigV4Auth):
     def payload(self, request: AWSRequest) -> str:
         digest: str = request.context["digest"]
         return digest
 
 
-def verify(
-    method: str,
-    target: str,
-    headers: Headers,
-    body: bytes,
-    keys: Keys,
-    now: datetime.datetime,
-    region: str = DEFAULT_REGION,
-) -> Scope:
-    """Verify a request's signature.
+def claim(headers: Headers, keys: Keys, now: datetime.datetime, region: str = DEFAULT_REGION) -> Claim:
+    """Read a request's signature from the headers, and check everything that needs neither the body nor the secret.
 
     Args:
-        method: The HTTP method.
-        target: The request's target: path and query.
         headers: The headers, as received.
-        body: The body.
         keys: The keys for the signature.
         now: This machine's time, in UTC.
         region: The endpoint's region. The request must be signed for it, except for services with a single region.
 
     Raises:
-        ServiceError: the request is not signed, or its key, scope, signature or time is not valid.
+        ServiceError: the request is not signed, or its key, scope or time is not valid.
     """
     given = _single(headers)
     authorization = given.get("authorization")
@@ -99,22 +105,50 @@ def verify(
     if absent:
         raise _incomplete(f"these headers are signed, but missing: {', '.join(absent)}.")
     _check_time(given["x-amz-date"], date, now)
-    digest = hashlib.sha256(body).hexdigest()
     scope = Scope(service=service, region=signed_region)
     _check_region(scope, region)
+    return Claim(scope, given, signed, signature)
+
+
+def verify(
+    method: str,
+    target: str,
+    headers: Headers,
+    body: bytes,
+    keys: Keys,
+    now: datetime.datetime,
+    region: str = DEFAULT_REGION,
+) -> Scope:
+    """Verify a request's signature.
+
+    Args:
+        method: The HTTP method.
+        target: The request's target: path and query.
+        headers: As for :func:`claim`.
+        body: The body.
+        keys: As for :func:`claim`.
+        now: As for :func:`claim`.
+        region: As for :func:`claim`.
+
+    Raises:
+        ServiceError: the request is not signed, or its key, scope, signature or time is not valid.
+    """
+    claimed = claim(headers, keys, now, region)
+    given, scope = claimed.headers, claimed.scope
+    digest = hashlib.sha256(body).hexdigest()
     if given.get("x-amz-content-sha256", digest) != digest:
         raise _mismatch()
     try:
         request = AWSRequest(
-            method=method, url=f"http://{given['host']}{target}", headers={name: given[name] for name in signed}
+            method=method, url=f"http://{given['host']}{target}", headers={name: given[name] for name in claimed.signed}
         )
         request.context["timestamp"] = given["x-amz-date"]
         request.context["digest"] = digest
-        signer = _Signer(Credentials(keys.access_key, keys.secret_key), service, signed_region)
+        signer = _Signer(Credentials(keys.access_key, keys.secret_key), scope.service, scope.region)
         expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     except ValueError as error:  # raised by urllib, which parses the address
         raise _incomplete(f"the request's address cannot be read: {error}.") from None
-    if not hmac.compare_digest(expected, signature):
+    if not hmac.compare_digest(expected, claimed.signature):
         raise _mismatch()
     return scope
 

@@ -159,7 +159,7 @@ def main(argv: list[str] | None = None) -> int:
     keys = place.keys()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigtimedwait()
     try:
-        with serving(arguments.port, Path(arguments.folder), keys) as endpoint:
+        with serving(arguments.port, Path(arguments.folder), keys, "--s3-port") as endpoint:
             there = {"endpoint": endpoint, "pid": os.getpid(), "folder": arguments.folder}
             files.write_json(place.storage_file, {**there, "access_key": keys.access_key})
             while _needed(place) and signal.sigtimedwait({signal.SIGTERM}, _PACE) is None:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import os
 import socket
 import threading
 from types import TracebackType
 
 import anyio
 import anyio.to_thread
+import h11
 import uvicorn
 from starlette.requests import Request
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from container.system import processes
 from estimators.job.errors import BackendError
@@ -25,8 +30,12 @@ IDLE_SECONDS = 65
 HEADER_LIMIT = 64 << 10
 
 
-def listen(port: int) -> socket.socket:
-    """Return a socket that listens on a port of loopback; 0 chooses a free one.
+def listen(port: int, option: str = "--port") -> socket.socket:
+    """Return a socket that listens on a port of loopback.
+
+    Args:
+        port: The port; 0 chooses a free one.
+        option: The option of the command line that chooses the port, for the error.
 
     Raises:
         BackendError: the port is taken.
@@ -34,8 +43,9 @@ def listen(port: int) -> socket.socket:
     try:
         listener = socket.create_server((HOST, port), backlog=128)
     except OSError as error:
+        why = os.strerror(error.errno or 0)  # create_server() adds the address to error.strerror
         raise BackendError(
-            f"port {port} of {HOST} is not available: {error.strerror}. Choose another port with --port."
+            f"port {port} of {HOST} is not available: {why}. Choose another port with {option}."
         ) from error
     # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -52,22 +62,44 @@ async def read_body(request: Request, limit: int) -> bytes | None:
     return bytes(body)
 
 
+def _is_fault(record: logging.LogRecord) -> bool:
+    """Return whether a record of uvicorn is about a fault, and not about an expected end of an answer.
+
+    At the server's end, unfinished answers are cancelled. A file can change its size while the file is sent; the
+    connection then ends, which tells the client.
+    """
+    error = record.exc_info[1] if record.exc_info else None
+    resized = isinstance(error, h11.LocalProtocolError) and "declared Content-Length" in str(error)
+    return not (resized or isinstance(error, asyncio.CancelledError))
+
+
+class _Connection(H11Protocol):
+    """Close the connection at the server's end if the body of its request has not come."""
+
+    def shutdown(self) -> None:
+        """Finish the answer to a whole request; close every other connection at once."""
+        super().shutdown()
+        if self.cycle and self.cycle.more_body:
+            self.transport.close()
+
+
 class Server:
     """Serve an application in a thread; a context manager that begins and ends it.
 
     Args:
         application: The application. What it runs in threads has as many of them as connections.
         listener: The socket, from :func:`listen`.
-        grace_s: How long requests that have come are waited for at the end, in seconds.
+        grace_s: How long the server may take at its end to answer the requests that have come whole, in seconds.
     """
 
     def __init__(self, application: ASGIApp, listener: socket.socket, grace_s: int) -> None:
         self._listener = listener
+        logging.getLogger("uvicorn.error").addFilter(_is_fault)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
                 loop="asyncio",
-                http="h11",  # which holds headers to a length
+                http=_Connection,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -93,7 +125,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting requests, and return when the received ones are answered."""
+        """Stop accepting requests, and return when the requests that have come whole are answered."""
         self._server.should_exit = True
         self._thread.join()
 

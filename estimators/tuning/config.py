@@ -301,7 +301,10 @@ class TuningSpec:
 
     @property
     def fleet(self) -> SharedFleetConfig | None:
-        """Return the configuration of the fleet that the trials share. Return None if the trials do not share a fleet."""
+        """Return the configuration of the fleet that the trials share.
+
+        Return None if the trials do not share a fleet.
+        """
         return SharedFleetConfig(**self.shared_fleet) if self.shared_fleet else None
 
     @property

@@ -140,7 +140,10 @@ class TuningRecord:
 
     @property
     def reserve_file(self) -> Path:
-        """Return the path of the file that reserves disk space. The reserved space is used for writes on a full disk."""
+        """Return the path of the file that reserves disk space.
+
+        The reserved space is used for writes on a full disk.
+        """
         return self.path / ".reserve"
 
     @property

@@ -613,7 +613,10 @@ class Tuning:
     # --- warm start ---
 
     def _warm_start(self) -> None:
-        """Add the results of earlier tuning jobs to the study, once. Results outside of this job's ranges are omitted."""
+        """Add the results of earlier tuning jobs to the study, once.
+
+        Results outside of this job's ranges are omitted.
+        """
         if not self.spec.warm_start or self.study.user_attrs.get("warm"):
             return
         import optuna

@@ -135,8 +135,7 @@ class HyperparameterTuner:
     ) -> None:
         if shared_fleet is not None and not isinstance(shared_fleet, SharedFleetConfig):
             shared_fleet = SharedFleetConfig(hosts=shared_fleet)
-        if not isinstance(estimator, Estimator):
-            raise ConfigurationError(f"HyperparameterTuner(estimator=…) must be an estimator; got {shown(estimator)}.")
+        _check_estimator("HyperparameterTuner", estimator)
         if autotune or hyperparameters_to_keep_static is not None:
             if not autotune:
                 raise ConfigurationError("hyperparameters_to_keep_static needs autotune=True.")
@@ -632,14 +631,26 @@ class HyperparameterTuner:
         Args:
             additional_parents: The names of other tuning jobs whose trials are used too.
             estimator: The estimator of the new tuner. None to use this tuner's estimator.
+
+        Raises:
+            ConfigurationError: ``estimator`` is not an estimator.
         """
+        if estimator is not None:
+            _check_estimator("transfer_learning_tuner", estimator)
         return self._warm(WarmStartTypes.TRANSFER_LEARNING, additional_parents, estimator or self.estimator)
 
     def _warm(self, kind: WarmStartTypes, others: Any, estimator: Estimator) -> HyperparameterTuner:
         tuner = copy.copy(self)
+        tuner._hyperparameter_ranges = dict(self._hyperparameter_ranges)
         tuner.estimator, tuner.base_tuning_job_name, tuner.latest_tuning_job = estimator, None, None
         tuner.warm_start_config = WarmStartConfig(kind, {self.name, *(others or ())})
+        tuner._spec("check")  # the new estimator or the attributes of this tuner may be invalid
         return tuner
+
+
+def _check_estimator(where: str, value: Any) -> None:
+    if not isinstance(value, Estimator):
+        raise ConfigurationError(f"{where}(estimator=…) must be an estimator; got {shown(value)}.")
 
 
 def _started(home: Path, row: Mapping[str, Any]) -> bool:

@@ -1,1 +1,3 @@
-"""Replace SageMaker's modules: each module in this folder, which may be in ``sys.path``, replaces a module."""
+"""Replace SageMaker's modules. Each module in this folder replaces the package of the same name when the folder is in
+``sys.path``.
+"""

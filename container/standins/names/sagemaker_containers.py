@@ -1,4 +1,4 @@
-"""Replace ``sagemaker_containers`` and its ``beta.framework``, for ``training_env()``."""
+"""Replace ``sagemaker_containers`` and its ``beta.framework``, so that scripts can call ``training_env()``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replace ``sagemaker_tensorflow``, for ``PipeModeDataset``."""
+"""Replace ``sagemaker_tensorflow``, so that scripts can use ``PipeModeDataset``."""
 
 from __future__ import annotations
 

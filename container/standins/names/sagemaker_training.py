@@ -1,4 +1,4 @@
-"""Replace ``sagemaker_training``, for its ``environment``."""
+"""Replace ``sagemaker_training``, so that scripts can use its ``environment``."""
 
 from __future__ import annotations
 

@@ -32,19 +32,19 @@ _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 
 
 class CodeError(ValueError):
-    """The user's code cannot be used; the message names the file and the remedy."""
+    """Error for code of the user that cannot be used. The message names the file and the remedy."""
 
 
 def materialize(submit_directory: str | None, code_dir: Path, program: str, *, max_bytes: int | None = None) -> None:
-    """Copy the user's code into ``code_dir``, unless the program exists there already (as in an image with its own
-    code).
+    """Copy the user's code into ``code_dir``. Do nothing if the program already exists there, as in an image that
+    contains the code.
 
     Args:
-        submit_directory: A folder or a ``.tar.gz``, as an absolute path, a ``file://`` URL or an S3 URI; None or empty
-            if the code exists already.
+        submit_directory: The location of the code: a folder or a ``.tar.gz``, as an absolute path, a ``file://`` URL or
+            an S3 URI. None or empty if the code exists already.
         code_dir: The host's ``/opt/ml/code``.
-        program: The entry point, see :func:`entry_command`.
-        max_bytes: Maximum size of an archive's unpacked content; None for the limit of all archives.
+        program: The entry point. See :func:`entry_command`.
+        max_bytes: The maximum size of an archive's unpacked content, in bytes. If None, the limit for all archives.
 
     Raises:
         CodeError: the code is not available, is not safe to unpack, or would hide our own packages.
@@ -70,13 +70,14 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
 
 
 def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str) -> tuple[str, ...]:
-    """Return the command that runs the entry point with ``code_dir`` as the working directory.
+    """Return the command that runs the entry point. The working directory of the command must be ``code_dir``.
 
-    * ``train.sh``: ``/bin/sh ./train.sh``, or the file itself if its first line names another interpreter;
-    * ``train.py`` or ``trainer.train`` of a project (``setup.py``, or a ``pyproject.toml`` that builds something), a
-      module's dotted name, a folder with ``__main__.py``: ``python -m``;
-    * another ``train.py``: ``python train.py``;
-    * anything else: an executable.
+    * ``train.sh``: ``/bin/sh ./train.sh``. If the file's first line names another interpreter, the command is the file
+      itself;
+    * ``train.py`` or ``trainer.train`` of a project (``setup.py``, or a ``pyproject.toml`` that describes a build):
+      ``python -m``. The same applies to a module's dotted name, and to a folder with ``__main__.py``;
+    * any other ``train.py``: ``python train.py``;
+    * any other file: the file itself, as an executable.
 
     This function does not change the folder.
 
@@ -84,10 +85,10 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
         program: The entry point, relative to ``code_dir``.
         code_dir: The folder of the code.
         args: The script's arguments.
-        python: The interpreter.
+        python: The path of the interpreter.
 
     Raises:
-        CodeError: there is no such program; the message lists the folder's entries.
+        CodeError: the program does not exist. The message lists the folder's entries.
     """
     name = _relative(program, code_dir)
     path = code_dir / name
@@ -112,9 +113,10 @@ def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str
 
 
 def is_project(code_dir: Path) -> bool:
-    """Return whether the folder is a package to install: SageMaker's toolkit checks for ``setup.py``.
+    """Return whether a folder is a package to install. Like SageMaker's toolkit, this function checks for ``setup.py``.
 
-    A ``pyproject.toml`` counts if it describes the build or the project; many contain only the settings of tools.
+    A ``pyproject.toml`` counts only if it describes the build or the project, because many such files contain only the
+    settings of tools.
     """
     if (code_dir / "setup.py").is_file():
         return True
@@ -142,7 +144,7 @@ def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None
 
 
 def _fetch_from_s3(uri: str, code_dir: Path) -> None:
-    """Download an archive that SageMaker's clients have uploaded, and unpack it."""
+    """Download and unpack an archive that SageMaker's clients have uploaded."""
     import tempfile
 
     from container.agent.s3 import client
@@ -208,15 +210,15 @@ def _take_file(source: Path, code_dir: Path, max_bytes: int | None = None) -> No
 
 
 def check_names(paths: Iterable[Path]) -> None:
-    """Refuse code that a script would import in place of our own packages.
+    """Refuse code that a script would import instead of our own packages.
 
-    A folder without ``__init__.py`` is accepted: Python prefers a package to such a folder.
+    A folder without ``__init__.py`` is accepted, because Python prefers a package to such a folder.
 
     Args:
         paths: The entries at the top of the code.
 
     Raises:
-        CodeError: a package or module has the name of one of ours.
+        CodeError: a package or module has the name of one of our packages.
     """
     for path in paths:
         name, _, rest = path.name.partition(".")
@@ -229,7 +231,10 @@ def check_names(paths: Iterable[Path]) -> None:
 
 
 def unshare(folder: Path) -> bool:
-    """Copy each file that has another hard link: the code of a finished job is shared with the job's record.
+    """Replace each file that has another hard link by a copy.
+
+    The code of a job that has ended may share its files with the job's record through hard links. With a copy, a change
+    of the file does not affect the record.
 
     Returns:
         Whether there were such files.
@@ -281,7 +286,11 @@ def _has_program(code_dir: Path, program: str) -> bool:
 
 
 def _relative(program: str, code_dir: Path) -> str:
-    """Return the program's path below the code folder."""
+    """Return the path of a program relative to the code folder.
+
+    Raises:
+        CodeError: the path is empty, or outside the code folder.
+    """
     name = os.path.normpath(program) if program else ""
     if os.path.isabs(name):
         name = os.path.relpath(name, code_dir)
@@ -291,12 +300,12 @@ def _relative(program: str, code_dir: Path) -> str:
 
 
 def _module(name: str, code_dir: Path, project: bool) -> str | None:
-    """Return the module to run with ``-m``, or None for a script.
+    """Return the module to run with ``python -m``. Return None if the entry point is not a module.
 
     Args:
-        name: The entry point.
+        name: The entry point, relative to ``code_dir``.
         code_dir: The folder of the code.
-        project: Whether the code is a package that gets installed.
+        project: Whether the code is a package that is installed.
     """
     if name.endswith(".py"):
         module = name[:-3].replace("/", ".")
@@ -312,7 +321,7 @@ def _module(name: str, code_dir: Path, project: bool) -> str | None:
 
 
 def _defines(code_dir: Path, module: str) -> bool:
-    """Return whether the folder or its ``src`` folder contains the module, or a package with ``__main__``."""
+    """Return whether a folder or its subfolder ``src`` contains a module, or a package with ``__main__``."""
     relative = module.replace(".", "/")
     return any(
         (root / f"{relative}.py").is_file() or (root / relative / "__main__.py").is_file()
@@ -321,7 +330,14 @@ def _defines(code_dir: Path, module: str) -> bool:
 
 
 def _file_command(path: Path, name: str) -> tuple[str, ...]:
-    """Return the command of an executable file: itself, or a shell if its first line names no interpreter or ``sh``."""
+    """Return the command of a file that is not a Python script.
+
+    The command is the file itself. If the first line names no interpreter or names ``sh``, the command is a shell with
+    the file.
+
+    Raises:
+        CodeError: the first line has a Windows line ending, or names an interpreter that does not exist.
+    """
     itself = f"./{name}"
     with open(path, "rb") as file:
         head = file.readline(512)

@@ -1,4 +1,4 @@
-"""Run pip as a child process that ends with this process, and explain its errors."""
+"""Run pip as a child process that ends with this process, and explain pip's errors."""
 
 from __future__ import annotations
 
@@ -87,11 +87,11 @@ _REMEDIES = (
 
 
 class PipError(RuntimeError):
-    """pip has failed.
+    """Error that is raised if pip has failed.
 
     Attributes:
-        remedy: The cause and the remedy, if the error is a known one.
-        said: pip's own error lines.
+        remedy: The cause and the remedy of a known error. None if the error is unknown.
+        said: The error lines that pip has printed.
     """
 
     def __init__(self, remedy: str | None, said: Sequence[str]) -> None:
@@ -108,19 +108,20 @@ def lines_of(
     timeout: float,
     environ: Mapping[str, str] = os.environ,
 ) -> Iterator[str]:
-    """Run pip to its end, and yield what it prints, line by line.
+    """Run pip to its end, and yield each line that pip prints.
 
-    Works in any thread that lasts until then. pip is killed when this process or thread ends.
+    Any thread may call this function, if the thread lives until pip ends. pip is killed when this process or thread
+    ends.
 
     Args:
-        arguments: pip's, from the subcommand on.
-        python: The interpreter whose pip it is.
-        cwd: The working directory, for relative paths; no module is imported from it.
-        timeout: How long it may take, in seconds.
-        environ: The environment, less our own variables.
+        arguments: The arguments of pip, beginning with the subcommand.
+        python: The path of the interpreter whose pip is run.
+        cwd: The working directory, to which relative paths refer. pip imports no module from this directory.
+        timeout: The time limit in seconds.
+        environ: The environment. fleetfit's own variables are removed from it.
 
     Raises:
-        PipError: pip failed, is not there, or took too long.
+        PipError: pip has failed, is not installed, or has exceeded the time limit.
         OSError: ``python`` could not be started.
     """
     until = time.monotonic() + timeout
@@ -155,7 +156,7 @@ def lines_of(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for pip: the user's settings, except those that make pip install to another place."""
+    """Return the environment for pip: the user's settings, except those that make pip install into another folder."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
     return {
         **kept,
@@ -170,7 +171,7 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def remedy(output: str, python: str) -> str | None:
-    """Return the cause and the remedy of a known error; None for an unknown one."""
+    """Return the cause and the remedy of a known error. Return None if the error is unknown."""
     for pattern, text in _REMEDIES:
         if re.search(pattern, output):
             return text.format(python=python)
@@ -178,7 +179,11 @@ def remedy(output: str, python: str) -> str | None:
 
 
 def error_lines(lines: Sequence[str]) -> list[str]:
-    """Return pip's error from its first ERROR line on, shortened in the middle; without such a line, the last lines."""
+    """Return the error that pip has printed, beginning with the first ERROR line. The middle of a long error is
+    omitted.
+
+    If there is no ERROR line, return the last lines.
+    """
     said = [line.rstrip() for line in lines if line.strip() and "[notice]" not in line]
     start = next((i for i, line in enumerate(said) if line.lstrip().lower().startswith("error")), None)
     block = said[start:] if start is not None else said[-_SHOWN_LINES:]
@@ -189,7 +194,11 @@ def error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _follow(fd: int, until: float) -> Generator[str, None, tuple[list[str], bool]]:
-    """Yield lines until the end or the deadline; return the last ones, and whether the end came in time."""
+    """Yield lines until the end of the output or the deadline.
+
+    Returns:
+        The last lines, and whether the output ended before the deadline.
+    """
     import select
 
     poll = select.poll()

@@ -1,4 +1,5 @@
-"""Read a ``requirements.txt``, as far as caching and reinstalling its packages require; pip reads the rest.
+"""Read those parts of a ``requirements.txt`` that are needed to cache and install the file's packages. pip reads the
+rest.
 
 Format: "Requirements File Format" of pip's documentation.
 """
@@ -25,13 +26,14 @@ _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tgz", ".tar.bz2")
 
 @dataclasses.dataclass(frozen=True)
 class Requirements:
-    """A requirements file and the files that it includes.
+    """A requirements file, and the files that it includes.
 
     Attributes:
-        contents: Each file's relative path and content, in the order of reading.
-        options: The lines that apply to the whole run (``--index-url`` …), with local folders as absolute paths.
-        local: Files and folders on this machine that are to be installed.
-        count: Number of requirements.
+        contents: The relative path and the content of each file, in the order of reading.
+        options: The lines that apply to the whole run of pip, such as ``--index-url``. Local folders are absolute
+            paths.
+        local: The files and folders on this machine that are to be installed.
+        count: The number of requirements.
         hashed: Whether any requirement has a hash.
     """
 
@@ -48,7 +50,11 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def branches(wanted: Requirements) -> list[tuple[str, str]]:
-    """Return the git repositories that are required without a commit, each with the branch or tag, or ``HEAD``."""
+    """Return the git repositories that are required without a commit.
+
+    Returns:
+        For each repository: the URL, and the branch or tag, or ``HEAD`` if the requirement names none.
+    """
     found = []
     for _, content in wanted.contents:
         for line in _lines(content):
@@ -62,7 +68,7 @@ def branches(wanted: Requirements) -> list[tuple[str, str]]:
 
 
 def dependencies_of(pyproject: Path) -> list[str]:
-    """Return the dependencies that a ``pyproject.toml`` names; an empty list if the file cannot be read."""
+    """Return the dependencies that a ``pyproject.toml`` names. Return an empty list if the file cannot be read."""
     name = "tomllib" if sys.version_info >= (3, 11) else "pip._vendor.tomli"
     try:
         content = importlib.import_module(name).loads(pyproject.read_text(encoding="utf-8"))
@@ -74,13 +80,14 @@ def dependencies_of(pyproject: Path) -> list[str]:
 
 
 def read(file: Path) -> Requirements:
-    """Read a requirements file and, once each, the files that it includes.
+    """Read a requirements file and the files that it includes. Each file is read once.
 
     Args:
-        file: The file; relative paths of local packages start at its folder, in which pip is run.
+        file: The requirements file. Relative paths of local packages refer to its folder, which is pip's working
+            directory.
 
     Raises:
-        OSError: a file cannot be read; ``filename`` names the file.
+        OSError: a file cannot be read. ``filename`` names the file.
     """
     contents: list[tuple[str, bytes]] = []
     options: list[str] = []
@@ -121,9 +128,10 @@ def _lines(content: bytes) -> list[str]:
 
 
 def _absolute(place: str, folder: str) -> str:
-    """Return a ``--find-links`` value: an absolute path if the path exists in the requirements file's folder.
+    """Return the value of a ``--find-links`` option. A path that exists in the requirements file's folder becomes
+    absolute.
 
-    pip parses options like a shell: a path with a space is quoted.
+    A path with a space is quoted, because pip parses options like a shell.
     """
     try:
         (name,) = shlex.split(place)
@@ -134,7 +142,7 @@ def _absolute(place: str, folder: str) -> str:
 
 
 def _local(line: str, root: str) -> Path | None:
-    """Return the local file or folder that a requirement names; None for a package from an index."""
+    """Return the local file or folder that a requirement names. Return None for a package from an index."""
     if match := _EDITABLE.match(line):
         line = match[1]
     text = line.partition(";")[0].partition(" --hash")[0].strip().strip("'\"")

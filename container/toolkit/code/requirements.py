@@ -1,9 +1,9 @@
 """Install a job's ``requirements.txt`` into a cached folder, once, and never into the user's environment.
 
-pip's own resolver finds the missing packages by comparison with the installed environment (``pip install --dry-run``).
-They are installed into a separate folder (``--target``), which is added to ``PYTHONPATH``. The folder's name is a hash
-of everything that the folder depends on. Therefore jobs and hosts share the folder, and a changed environment gets
-another folder.
+pip's resolver finds the packages that the installed environment lacks (``pip install --dry-run``). These packages are
+installed into a separate folder (``--target``), which is added to ``PYTHONPATH``. The folder's name is a hash of
+everything that the folder's content depends on. Therefore jobs and hosts share the folder, and a changed environment
+gets another folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ _SKIPPED_FOLDERS = frozenset({"__pycache__", ".git", ".venv", ".tox", "build", "
 
 
 class RequirementsError(RuntimeError):
-    """The requirements cannot be installed; the message has the remedy and pip's own error."""
+    """Error for requirements that cannot be installed. The message has the remedy and pip's error."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,9 @@ class _Interpreter:
     """The facts about a Python interpreter that an overlay depends on.
 
     Attributes:
-        python: Path of the interpreter.
-        tag: Implementation and version of the interpreter, as in ``cpython-311``.
-        installed: The metadata folders in its environment, as in ``numpy-1.26.4.dist-info``.
+        python: The path of the interpreter.
+        tag: The implementation and version of the interpreter, such as ``cpython-311``, and the machine's architecture.
+        installed: The names of the metadata folders in its environment, such as ``numpy-1.26.4.dist-info``.
     """
 
     python: str
@@ -63,7 +63,7 @@ class _Interpreter:
     installed: tuple[str, ...]
 
     def versions(self) -> dict[str, str]:
-        """Return the installed versions by normalised name."""
+        """Return the installed versions, by the normalised names of the packages."""
         found = {}
         for folder in self.installed:
             stem = folder.rpartition(".")[0]
@@ -73,7 +73,7 @@ class _Interpreter:
 
 
 class Told(Protocol):
-    """Receive messages about an installation."""
+    """A receiver of messages about an installation."""
 
     def log(self, line: str) -> None:
         """Receive a line about the progress."""
@@ -93,21 +93,22 @@ def overlay(
 ) -> Path | None:
     """Return a folder with the required packages that the environment lacks.
 
-    Several hosts and jobs may call this simultaneously: one installs, and the others wait. It may be called in any
-    thread, but the thread must not end before this returns.
+    Several hosts and jobs may call this function simultaneously. One of them installs the packages, and the others
+    wait. Any thread may call this function, if the thread lives until the function returns.
 
     Args:
-        requirements: The file; None if there is only a project.
+        requirements: The requirements file. None if there is only a project.
         python: The interpreter of the job's scripts.
-        cache_root: fleetfit's cache; overlays are in ``overlays/`` in this folder.
-        told: Receives messages, unless the result is cached, and a warning if the project cannot be built.
-        project: A folder with ``setup.py`` or ``pyproject.toml`` that is also to be installed. If it cannot be built,
-            only its dependencies are installed.
-        timeout: Time limit of each run of pip, in seconds.
+        cache_root: The folder of fleetfit's cache. Overlays are in its subfolder ``overlays/``.
+        told: The receiver of messages. If the result is cached, no progress is reported. If the project cannot be
+            built, a warning is sent.
+        project: A folder with ``setup.py`` or ``pyproject.toml`` that is also to be installed. If the project cannot be
+            built, only its dependencies are installed.
+        timeout: The time limit of each run of pip, in seconds.
 
     Returns:
-        The folder, for ``PYTHONPATH``; its ``bin`` folder, if it exists, is for ``PATH``. None if no packages are
-        missing.
+        The folder for ``PYTHONPATH``. If the folder has a subfolder ``bin``, the subfolder is for ``PATH``. None if no
+        packages are missing.
 
     Raises:
         RequirementsError: the requirements cannot be installed.
@@ -160,7 +161,11 @@ def _names(wanted: Requirements, project: Path) -> bool:
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return the overlay; None if no packages are missing; ``_ABSENT`` if there is no overlay."""
+    """Return a cached overlay.
+
+    Returns:
+        The folder of the overlay; None if no packages are missing; ``_ABSENT`` if the overlay does not exist.
+    """
     try:
         with open(folder / MARKER, encoding="utf-8") as file:
             marker = json.load(file)
@@ -175,7 +180,7 @@ def _cached(folder: Path, told: Told) -> Path | None:
 
 @contextlib.contextmanager
 def _lock(file: Path, told: Told) -> Iterator[None]:
-    """Hold a lock that the kernel releases whenever this process ends."""
+    """Hold a lock during a ``with`` block. The kernel releases the lock if this process is killed."""
     with open(file, "w", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -197,10 +202,10 @@ def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interp
 
 
 def _commit(url: str, ref: str) -> str:
-    """Return git's answer for a branch or tag of a repository, with its current commit; "" after an error, which pip
-    reports.
+    """Return git's answer for a branch or tag of a repository. The answer contains the current commit.
 
-    When a branch moves to another commit, an overlay of its earlier commit is therefore no longer used.
+    The answer is a part of an overlay's name. When a branch moves to another commit, the overlay of the earlier commit
+    is therefore no longer used. Return "" after an error, because pip will report the error.
     """
     import subprocess
 
@@ -214,7 +219,7 @@ def _commit(url: str, ref: str) -> str:
 
 
 def _tree_digest(path: Path) -> list[tuple[str, str]]:
-    """Return the name and digest of a file, or of each file in a folder."""
+    """Return the name and the digest of a file, or of each file in a folder."""
     if path.is_file():
         return [(path.name, _file_digest(path))]
     found = []
@@ -238,7 +243,9 @@ def _file_digest(path: str | Path) -> str:
 
 
 def _interpreter(python: str) -> _Interpreter:
-    """Return the facts about an interpreter's environment; start the interpreter only if it is not the current one."""
+    """Return the facts about an interpreter's environment. The interpreter is started only if it is not the interpreter
+    of this process.
+    """
     python = os.path.abspath(shutil.which(python) or python)
     if python == os.path.abspath(sys.executable):
         import site
@@ -265,13 +272,13 @@ class _Installation:
     """One installation: find the missing packages, and install them into ``staging/overlay``.
 
     Args:
-        requirements: The file, or None.
-        wanted: The content of the file, or None.
-        project: A folder to install, or None.
-        interpreter: The interpreter to install for.
-        staging: A folder for temporary files.
-        told: Receives messages about the progress.
-        timeout: Time limit of each run of pip, in seconds.
+        requirements: The requirements file. None if there is no such file.
+        wanted: The content of the requirements file. None if there is no such file.
+        project: The folder of a project to install. None if there is no project.
+        interpreter: The interpreter for which the packages are installed.
+        staging: The folder for temporary files.
+        told: The receiver of messages about the progress.
+        timeout: The time limit of each run of pip, in seconds.
     """
 
     def __init__(
@@ -296,7 +303,7 @@ class _Installation:
         self.warnings: list[str] = []
 
     def run(self) -> None:
-        """Create ``staging/overlay``, with its marker."""
+        """Create ``staging/overlay`` with its marker file."""
         began = time.monotonic()
         target = self._staging / "overlay"
         target.mkdir(parents=True, mode=0o700)
@@ -322,7 +329,7 @@ class _Installation:
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
-        """Return the packages that pip would install, from pip's report."""
+        """Return the packages that pip would install, according to pip's report."""
         report = self._staging / "report.json"
         arguments = ["install", "--dry-run", "--report", str(report)]
         if self._requirements is not None:
@@ -341,7 +348,11 @@ class _Installation:
         return sorted(content["install"], key=lambda item: str(item["metadata"]["name"]).lower())
 
     def _build(self) -> Path:
-        """Build the project's wheel from a copy, because building writes into the folder."""
+        """Build the project's wheel from a copy of the project, because a build writes into the folder.
+
+        Returns:
+            The path of the wheel.
+        """
         from container.system.copying import copy_tree
 
         assert self._project is not None
@@ -354,8 +365,8 @@ class _Installation:
         return next(wheels.glob("*.whl"))
 
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
-        """Return the dependencies of a project that cannot be built, and add a warning; the script then runs from the
-        folder.
+        """Return the dependencies of a project that cannot be built, and add a warning. The script then runs from the
+        project's folder.
         """
         needed = requirement_files.dependencies_of(project / "pyproject.toml")
         got = "its dependencies are installed" if needed else "its dependencies must be in a requirements.txt"
@@ -370,7 +381,9 @@ class _Installation:
         return needed
 
     def _can_build_here(self) -> bool:
-        """Return whether a plain ``setup.py`` can be built with the installed setuptools, without any download."""
+        """Return whether the installed setuptools can build the project without any download. Only a plain ``setup.py``
+        can be built in this way.
+        """
         assert self._project is not None
         pyproject = self._project / "pyproject.toml"
         if pyproject.is_file() and "[build-system]" in pyproject.read_text(encoding="utf-8", errors="replace"):
@@ -406,7 +419,7 @@ class _Installation:
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
     """Return the requirement for exactly the package in an item of pip's report.
 
-    Source: "Installation Report" of pip's documentation and PEP 610 (direct_url.json).
+    Source: "Installation Report" of pip's documentation, and PEP 610 (direct_url.json).
     """
     name = f"{item['metadata']['name']}=={item['metadata']['version']}"
     info = item["download_info"]

@@ -1,25 +1,27 @@
 """Run Horovod's elastic driver and rendezvous beside the job's supervisor (``python -m container elastic``).
 
-The driver's standard input is a connection to the supervisor, and the driver ends with this connection. The supervisor
-sends ``workers`` (the current workers, the oldest first), ``ended`` (a worker and its exit code) and ``stop``. The
-driver sends ``listening`` (once), ``start`` (a worker, its environment, rank and size), ``end`` (a worker that has no
-rank any more), ``membership`` (the workers in rank order), ``waiting`` (for enough workers), ``enough``, ``too_few``
-(the wait has timed out) and ``finished``. Horovod's log goes to standard error.
+The driver's standard input is a connection to the supervisor. The driver exits when this connection ends. The
+supervisor sends ``workers`` (the current workers, the oldest first), ``ended`` (a worker and its exit code) and
+``stop``. The driver sends ``listening`` (once), ``start`` (a worker, its environment, rank and size), ``end`` (a worker
+that no longer has a rank), ``membership`` (the workers in rank order), ``waiting`` (for enough workers), ``enough``,
+``too_few`` (the wait has timed out) and ``finished``. Horovod's log is written to standard error.
 
-Horovod's classes do the work (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). The
-differences, and their reasons:
+The driver uses Horovod's classes (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). The
+differences from Horovod, and their reasons:
 
 * the membership changes by an event, not by polling every second;
-* two changes within one second are two changes (Horovod's time stamps are whole seconds, so workers drop the second);
-* with too few workers, the remaining ones go to the rendezvous at once, and wait there, as in Horovod; the supervisor
-  is told when this wait has timed out;
-* every change leads to a complete rendezvous: after a removal alone, Horovod lets the old workers skip the rendezvous,
+* two changes within one second are two changes. Horovod's time stamps are whole seconds, so that its workers drop the
+  second change;
+* with too few workers, the remaining workers start the rendezvous at once and wait there, as in Horovod. The supervisor
+  is notified when this wait has timed out;
+* every change leads to a complete rendezvous. After a removal alone, Horovod lets the old workers skip the rendezvous,
   and a worker that joins meanwhile would wait for them forever (horovod#3494);
-* a change that occurs before the first worker can be notified is sent later, and repeated until the rendezvous: a
-  worker that is notified during the rendezvous for an earlier change forgets the notice (``State.on_reset``);
+* if a change occurs before the first worker can be notified, the notice is sent later. The notice is repeated until the
+  rendezvous, because a worker that is notified during the rendezvous for an earlier change forgets the notice
+  (``State.on_reset``);
 * the rendezvous listens on the given address only, and does not unpickle data from workers;
-* the rendezvous answers "gone" to its workers when one of them has ended, so that they do not wait for it. Our Horovod
-  then aborts that rendezvous and requests its next ranks (:mod:`estimators.provision.patches`).
+* when one of its workers has ended, the rendezvous answers "gone" to the others, so that they do not wait for that
+  worker. Our Horovod then aborts the rendezvous and requests its next ranks (:mod:`estimators.provision.patches`).
 """
 
 from __future__ import annotations
@@ -54,7 +56,7 @@ _TELL_AGAIN = 1.0
 
 
 class ReportedWorkers(HostDiscovery):
-    """The workers that the supervisor has last reported as available, each as a host with one slot."""
+    """The workers that the supervisor has last reported as available. Each worker is a host with one slot."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -66,20 +68,23 @@ class ReportedWorkers(HostDiscovery):
             self._workers = tuple(workers)
 
     def find_available_hosts_and_slots(self) -> dict[str, int]:
-        """Return worker -> 1, in the supervisor's order; Horovod's driver calls this."""
+        """Return the number of slots of each worker, which is always 1. Horovod's driver calls this method.
+
+        The workers are in the supervisor's order.
+        """
         with self._lock:
             return dict.fromkeys(self._workers, 1)
 
 
 class Rendezvous(RendezvousServer):
-    """Horovod's rendezvous, on one address instead of all."""
+    """Horovod's rendezvous, which listens on one address instead of all addresses."""
 
     def __init__(self, address: str) -> None:
         super().__init__()
         self._address = address
 
     def start(self, handler_cls: Any) -> int:
-        """Start the server and return its port; Horovod's driver calls this."""
+        """Start the server, and return its port. Horovod's driver calls this method."""
         self._httpd = RendezvousHTTPServer((self._address, 0), handler_cls, self._verbose)
         self._httpd.daemon_threads = True
         self._listen_thread = threading.Thread(target=self._httpd.serve_forever, args=(0.05,), daemon=True)
@@ -88,16 +93,16 @@ class Rendezvous(RendezvousServer):
 
 
 class HorovodDriver(ElasticDriver):
-    """Horovod's driver, which is notified of changes by an event.
+    """Horovod's driver. An event notifies it of changes.
 
     Args:
         rendezvous: The rendezvous of the workers.
         fleet: The available workers.
-        least: Minimum number of workers; with fewer, the driver waits.
-        most: Maximum number of workers.
-        timeout: How long the driver waits for enough workers, in seconds.
-        reset_limit: Maximum number of repeated rendezvous; None for no limit.
-        send: Sends a message to the supervisor.
+        least: The minimum number of workers. With fewer workers, the driver waits.
+        most: The maximum number of workers.
+        timeout: The longest time to wait for enough workers, in seconds.
+        reset_limit: The maximum number of repeated rendezvous. None for no limit.
+        send: A function that sends a message to the supervisor.
     """
 
     def __init__(
@@ -132,8 +137,9 @@ class HorovodDriver(ElasticDriver):
             self._wait_hosts_cond.notify_all()
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
-        """Wait for enough workers, as Horovod's method does; report a timeout at once, while the waiting workers still
-        exist.
+        """Wait for enough workers, as Horovod's method does.
+
+        A timeout is reported to the supervisor at once, while the waiting workers still exist.
         """
         self._send("waiting")
         try:
@@ -201,11 +207,11 @@ class HorovodDriver(ElasticDriver):
         return pending
 
     def members(self) -> list[str]:
-        """Return the workers of the last membership."""
+        """Return the names of the workers in the last membership."""
         return [slot.hostname for slot in list(self._rank_assignments.values())]
 
     def resume(self) -> None:
-        """Resume after a change, as Horovod's method does, and record an error."""
+        """Resume after a change, as Horovod's method does, and record the error if the method fails."""
         try:
             super().resume()
         except Exception as error:
@@ -214,11 +220,11 @@ class HorovodDriver(ElasticDriver):
 
 
 class Workers:
-    """The workers, as Horovod's threads wait for them.
+    """The workers that Horovod's threads wait for.
 
     Args:
         environment: The environment of all workers.
-        send: Sends a message to the supervisor.
+        send: A function that sends a message to the supervisor.
     """
 
     def __init__(self, environment: dict[str, str], send: Any) -> None:
@@ -234,15 +240,16 @@ class Workers:
             self._changed.notify_all()
 
     def have_lost(self, members: list[str]) -> bool:
-        """Return whether any of the workers has ended."""
+        """Return whether any of the given workers has ended."""
         with self._changed:
             return any(member in self._codes for member in members)
 
     def run(self, slot_info: Any, events: list[threading.Event]) -> tuple[int, float]:
-        """Request the start of a worker, and wait until it ends; called in a separate thread.
+        """Request the start of a worker, and wait until the worker ends. Horovod calls this method in a separate
+        thread.
 
         Returns:
-            The worker's exit code, and the time of its end, in seconds since the epoch.
+            The worker's exit code, and the time of its end in seconds since the epoch.
         """
         worker = slot_info.hostname
         environment = {**self._environment, **create_slot_env_vars(slot_info)}
@@ -258,7 +265,10 @@ class Workers:
 
 
 def handler(driver: HorovodDriver, workers: Workers) -> Any:
-    """Return the rendezvous' request handler: Horovod's, but without unpickling and waits for ended workers."""
+    """Return the class that handles the requests to the rendezvous.
+
+    The class is Horovod's, without unpickling of data from workers, and without waits for workers that have ended.
+    """
 
     class RendezvousHandler(create_rendezvous_handler(driver)):  # type: ignore[misc]
         def do_GET(self) -> None:
@@ -285,16 +295,16 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(data: bytes) -> Any:
-    """Unpickle numbers, texts, and collections of them.
+    """Unpickle data that consists of numbers, texts and collections.
 
     Raises:
-        pickle.UnpicklingError: the data contains anything else.
+        pickle.UnpicklingError: the data contains any other object.
     """
     return _PlainUnpickler(io.BytesIO(data)).load()
 
 
 class _Supervisor:
-    """The connection to the supervisor; any thread may send."""
+    """The connection to the supervisor. Any thread may send messages."""
 
     def __init__(self) -> None:
         self._connection = BlockingConnection(socket.socket(fileno=os.dup(0)))
@@ -302,13 +312,19 @@ class _Supervisor:
         self.receive = self._connection.receive
 
     def send(self, operation: str, **values: Any) -> None:
-        """Send a message; if the supervisor has ended, the end of the connection shows it."""
+        """Send a message. If the supervisor has ended, ignore the error, because the end of the connection is detected
+        elsewhere.
+        """
         with self._lock, contextlib.suppress(OSError):
             self._connection.send({"op": operation, **values})
 
 
 def main(argv: list[str]) -> int:
-    """Drive one attempt of a job."""
+    """Run Horovod's driver for one attempt of a job.
+
+    Returns:
+        The exit code, which is always 0.
+    """
     parser = argparse.ArgumentParser(prog="python -m container elastic")
     parser.add_argument("--address", required=True, help="address at which workers reach the rendezvous")
     parser.add_argument("--interface", required=True, help="network interface or address of the workers")

@@ -1,11 +1,10 @@
-"""Run a host's share of an elastic job: start workers when the supervisor requests it, and report how they end.
+"""Run a host's processes of an elastic job: start workers when the supervisor requests it, and report how they end.
 
-Unlike :class:`container.toolkit.host.HostRuntime`, this runtime does not know other hosts: hosts join and leave, and
-only the supervisor decides what that means for the job. In addition to the messages for every host, the lifeline
-carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's environment), ``end_worker``,
-``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete). The runtime
-reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes progress) and
-``stacks``.
+Unlike :class:`container.toolkit.host.HostRuntime`, this runtime knows no other hosts. Hosts join and leave, and only
+the supervisor decides what this means for the job. In addition to the messages for every host, the lifeline carries
+``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's environment), ``end_worker``, ``signal``
+(to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete). The runtime reports the
+events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes progress) and ``stacks``.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ _END_GRACE = 0.5
 
 
 class ElasticRuntime(Runtime):
-    """Run one host's share of an elastic job, as :class:`container.toolkit.host.HostRuntime` does for other jobs.
+    """Run a host's processes of an elastic job, as :class:`container.toolkit.host.HostRuntime` does for other jobs.
 
     Args:
         loop: The event loop.
-        output: Receives lines and events.
+        output: The receiver of lines and events.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -55,12 +54,14 @@ class ElasticRuntime(Runtime):
     # --- methods that the toolkit's main program calls ---
 
     def connect(self) -> None:
-        """Close the control socket: there are no other hosts to connect to, and the supervisor uses the lifeline."""
+        """Close the control socket. The socket is not needed, because there are no other hosts to connect to, and the
+        supervisor uses the lifeline.
+        """
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """Report that this host is ready to start workers; see :meth:`Runtime.ready`."""
+        """Report that this host is ready to start workers. See :meth:`Runtime.ready`."""
         self._gang = gang
         members = Membership.of([self._host])
         self._command = preparation.plan(members).host(self._host).processes[0].argv
@@ -76,15 +77,18 @@ class ElasticRuntime(Runtime):
         self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
-        """Return further facts about this host for the supervisor."""
+        """Return additional facts about this host for the supervisor."""
         return {}
 
     def fail(self, failure: Failure) -> None:
-        """Stop this host's processes and report a failure."""
+        """Stop this host's processes, and report a failure."""
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """Send SIGTERM to the workers, with time to save; at a second call, end at once."""
+        """Send SIGTERM to the workers, and give them time to save.
+
+        The second call stops them without a grace period.
+        """
         if self._stopping or self._gang is None:
             self.end_now()
             return
@@ -130,8 +134,14 @@ class ElasticRuntime(Runtime):
         self._launch(name, slot, slots, "ready" if warm else "wait")
 
     def _launch(self, name: str, slot: int, slots: int, place: str) -> None:
-        """Start a process, which gets its rank later: before its script starts ("wait"), or when the script requests
-        it.
+        """Start a process that gets its rank later.
+
+        Args:
+            name: The name of the process.
+            slot: The number of the slot.
+            slots: The number of slots on this host.
+            place: The time at which the process gets its rank. If "wait", before its script starts. If "ready", when
+                the script requests the rank.
         """
         assert self._gang is not None
         plan = ProcessPlan(
@@ -204,7 +214,7 @@ class ElasticRuntime(Runtime):
             self._check_stopped()
 
     def _more_of_end(self, member: ClusterProcess) -> dict[str, Any]:
-        """Return further facts about a worker's end."""
+        """Return additional facts about a worker's end for the supervisor."""
         return {}
 
     def _check_stopped(self) -> None:

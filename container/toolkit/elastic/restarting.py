@@ -1,8 +1,8 @@
-"""Run a host's share of an elastic job whose workers restart, with other ranks, whenever hosts join or leave.
+"""Run a host's processes of an elastic job whose workers are restarted with other ranks whenever hosts join or leave.
 
-The script is started only when the worker has its rank. In addition to the messages of
-:class:`container.toolkit.elastic.host.ElasticRuntime`, there is ``restart``: a worker's process ends, and another
-process waits for its next rank under the same name.
+The script is started only when the worker has its rank. The supervisor's messages are those for
+:class:`container.toolkit.elastic.host.ElasticRuntime`, and ``restart``. After ``restart``, the worker's process ends.
+Another process with the same name then waits for the worker's next rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RestartingRuntime(ElasticRuntime):
-    """Run one host's share of such a job; see :class:`ElasticRuntime`."""
+    """Run a host's processes of an elastic job whose workers are restarted. See :class:`ElasticRuntime`."""
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
@@ -36,8 +36,9 @@ class RestartingRuntime(ElasticRuntime):
         self._unready: list[str] = []  # workers that wait for their importer
 
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
-        """Report that this host is ready (see :class:`ElasticRuntime`). Workers are ready when their importer has
-        finished.
+        """Report that this host is ready. See :class:`ElasticRuntime`.
+
+        Workers are reported as ready only when their importer has finished importing.
         """
         self._imported = gang.importer is None
         super().ready(preparation, gang, ports)

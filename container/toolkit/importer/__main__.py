@@ -1,4 +1,7 @@
-"""Run an importer (see ``server.py``); in a fork that runs a script, its frame is below the script's first."""
+"""Run an importer (see ``server.py``). A fork that runs a script also continues here.
+
+In such a fork, this program's frame is the outermost frame of the script's tracebacks.
+"""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Request a process from the host's importer, in a rank wrapper."""
+"""Request a process from the host's importer. The rank wrapper uses this module."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Forked:
 
     Attributes:
         pid: The pid of the process.
-        importer_gone: Whether the process ended because the importer ended.
+        importer_gone: Whether the process has ended because the importer has ended.
     """
 
     def __init__(self, connection: BlockingConnection, pid: int) -> None:
@@ -29,7 +29,7 @@ class Forked:
         self.importer_gone = False
 
     def wait(self) -> tuple[int, int]:
-        """Wait for the end of the process; return its wait status, and its peak memory in KiB."""
+        """Wait for the end of the process. Return the process's wait status, and its peak memory in KiB."""
         answer = None
         with contextlib.suppress(OSError):
             answer = self._connection.receive()
@@ -45,17 +45,17 @@ def fork(
     path: str,
     readable: Callable[[BlockingConnection], bool],
 ) -> Forked | None:
-    """Request a fork for the rank from this host's importer, after the importer has finished importing.
+    """Request a process for the rank from this host's importer. The importer forks it when its imports are finished.
 
     Args:
         command: The rank's command.
         env: The rank's environment.
-        descriptors: Descriptors for the rank's output, for its events, and optionally for its place.
-        path: The importer's socket.
-        readable: Waits until the connection can be read; returns False to stop waiting.
+        descriptors: The descriptors for the rank's output, for its events, and optionally for its remaining variables.
+        path: The path of the importer's socket.
+        readable: A function that waits until a connection can be read. The function returns False to stop waiting.
 
     Returns:
-        The process. None if there is no importer, or the wait was stopped: the rank must then be started without an
+        The process. None if there is no importer, or the wait was stopped. The rank must then be started without an
         importer.
     """
     sock = socket.socket(socket.AF_UNIX)

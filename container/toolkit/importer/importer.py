@@ -1,8 +1,8 @@
 """Find or start the machine's importer, for a toolkit.
 
-The importer is ``server.py`` in this folder. Its socket is in a folder that the machine's toolkits share; the name
-depends on what is imported. The first of the toolkits starts the importer. Each host has a fork of the importer, which
-ends with the host's toolkit; ranks are forked from the host's fork, and end with it.
+The importer is ``server.py`` in this folder. The importer's socket is in a folder that the machine's toolkits share.
+The socket's name depends on what is imported. The first of the toolkits starts the importer. Each host has a fork of
+the importer, which ends with the host's toolkit. Ranks are forked from the host's fork, and end with that fork.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _END_S = 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
-    """Return whether importing a script's packages takes long enough to do it once for all ranks. Pure."""
+    """Return whether it saves time to import a script's packages once for all ranks. Pure."""
     asked = environment.get(variables.FORK)
     return asked != "0" and bool(imports.packages if asked == "1" else imports.packages & SLOW)
 
 
 def refusal(command: Sequence[str], environment: Mapping[str, str], python: str) -> str:
-    """Return why ranks with a command cannot be forked; empty if they can. Pure.
+    """Return why ranks with a command cannot be forked. Return an empty text if they can. Pure.
 
     Args:
         command: The entry point's command.
         environment: The environment of all ranks of the host.
-        python: The toolkit's interpreter, which is also the importer's.
+        python: The interpreter of the toolkit and the importer.
     """
     if not (len(command) > 1 and command[1].endswith(".py") and not command[1].startswith("-")):
         return "the entry point is not a Python file"
@@ -66,23 +66,23 @@ class Importer:
     """This host's importer.
 
     Args:
-        loop: The loop that drives it.
-        folder: Where the machine's importers are.
-        path: Where the host's socket is to be.
-        python: The ranks' interpreter.
-        env: What all ranks of the host get.
-        imports: What to import.
-        follower: Takes what it tells, beside its operations.
-        keep: How many seconds the machine's importer stays when nobody needs it.
-        keep_with: The process with which it ends before that; 0 for none.
+        loop: The event loop.
+        folder: The folder of the machine's importers.
+        path: The path of the host's socket, which this object creates.
+        python: The interpreter of the ranks.
+        env: The variables of all ranks of the host.
+        imports: The imports to execute.
+        follower: The receiver of the importer's messages about imports.
+        keep: The time for which the machine's importer continues when no toolkit needs it, in seconds.
+        keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
 
     Attributes:
-        pid: Who imports, then the host's own importer, while one is there.
-        root: The machine's importer, if this toolkit has started it.
+        pid: The pid of the process that imports, and later of this host's importer. None if there is no such process.
+        root: The pid of the machine's importer, if this toolkit has started it. Otherwise None.
         imported: Whether ranks are forked.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the importer could not be started.
     """
 
     def __init__(
@@ -137,7 +137,10 @@ class Importer:
             raise
 
     def _ask(self, *, refused: bool = False) -> None:
-        """Send a request to the machine's importer; start a new one if there is none, or if it has refused."""
+        """Send a request to the machine's importer.
+
+        If there is no importer, or it has refused the request, start a new importer first.
+        """
         with importers.locked(self._folder):
             # Another host of the job may already have replaced the importer that refused both hosts.
             unwanted = refused and importers.noted_pid(self._place) == self.pid
@@ -215,7 +218,7 @@ class Importer:
             self._give_up()
 
     def _give_up(self) -> None:
-        """Stop using an importer: each rank imports by itself."""
+        """Stop using an importer. Each rank then imports its packages itself."""
         self.pid = None
         self._listener.close()
 
@@ -226,11 +229,13 @@ class Importer:
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """Return the child processes that outlive this toolkit: an importer that has imported, for other toolkits."""
+        """Return the child processes that outlive this toolkit: an importer that has finished importing, for other
+        toolkits.
+        """
         return (self.root,) if self.root is not None and self.imported else ()
 
     def end(self, *, orderly: bool) -> None:
-        """Stop the host's importer, with all its descendants.
+        """Stop the host's importer and all its descendants.
 
         Args:
             orderly: Whether the machine's importer may be kept.
@@ -243,7 +248,7 @@ class Importer:
         self._listener.close()
 
     def await_end(self) -> list[int]:
-        """Wait until the host's importer has ended; return the pids of processes that could not be ended."""
+        """Wait until the host's importer has ended. Return the pids of processes that could not be ended."""
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
@@ -255,8 +260,9 @@ class Importer:
 
 
 def _name(python: str, environment: Mapping[str, str], imports: Imports) -> str:
-    """Return the name of an importer with these properties: 24 hexadecimal digits. Depends also on this process's
-    traits.
+    """Return the name of an importer with the given properties: 24 hexadecimal digits.
+
+    The name also depends on properties that this process has inherited, such as its cores and limits.
     """
     import hashlib  # imported here because it runs in parallel with the start of a job
 

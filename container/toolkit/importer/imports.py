@@ -1,9 +1,10 @@
-"""Read from a script's source which imports an importer may execute before the script runs; execute none of it.
+"""Read from a script's source which imports an importer may execute before the script runs. No code is executed.
 
-These are all packages that the script imports before it does anything else, and the variables that it sets to literal
-values before its imports. After that point, only slow packages are included, wherever they are imported, provided that
-nothing in the script's files may change what such an import finds or reads. If the source is misread, the script's own
-import raises an error instead of returning a wrong module (:class:`container.toolkit.importer.loading.Given`).
+Included are all packages that the script imports before it does anything else, and the variables that the script sets
+to literal values before its imports. After that point, only slow packages are included, wherever the script imports
+them. Slow packages are included only if no code in the script's files may change what such an import finds or reads. If
+the source is misread, the script's import raises an error instead of returning a wrong module
+(:class:`container.toolkit.importer.loading.Given`).
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class Imports:
     """The imports and settings for an importer.
 
     Attributes:
-        statements: Import statements.
-        settings: Variables that the script sets first, as ``(name, value, whether only if not set yet)``.
-        names: The modules and packages in the script's folders, which must not be imported.
-        reason: Why other imports are excluded; empty if these are all.
+        statements: The import statements.
+        settings: The variables that the script sets first, as ``(name, value, whether the value is only a default)``.
+        names: The modules and packages in the script's folders. Importers must not import these modules.
+        reason: The reason why other imports are excluded. Empty if all imports are included.
     """
 
     statements: tuple[str, ...] = ()
@@ -58,7 +59,7 @@ class Imports:
 
     @property
     def packages(self) -> frozenset[str]:
-        """Return the installed packages that are imported."""
+        """Return the names of the installed packages that the statements import."""
         return frozenset(map(top_of, self.statements)) - {"container"}
 
 
@@ -66,8 +67,8 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     """Read the imports of a script.
 
     Args:
-        script: The script's file.
-        folder: The code folder, which is in the script's ``sys.path`` in addition to the script's own folder.
+        script: The file of the script.
+        folder: The code folder. Like the script's own folder, it is in the script's ``sys.path``.
         horovod: Whether ``distributed.init()`` imports Horovod.
     """
     reader = _Reader((script.parent, folder))
@@ -91,7 +92,9 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
 
 
 def _hazard(texts: Mapping[Path, str]) -> str:
-    """Return the code in a project's files that may change later imports, as a phrase; empty if there is none."""
+    """Return a phrase that names code in a project's files with a possible effect on later imports. Return an empty
+    text if there is no such code.
+    """
     for file, text in texts.items():
         for match in _HAZARD.finditer(text):
             variable = match["set"] or match["named"]
@@ -101,17 +104,17 @@ def _hazard(texts: Mapping[Path, str]) -> str:
 
 
 def _modules(folder: Path) -> Iterator[str]:
-    """Yield the names of a folder's modules and packages, which take precedence over installed ones."""
+    """Yield the names of a folder's modules and packages. Such modules take precedence over installed packages."""
     for entry in folder.iterdir() if folder.is_dir() else ():
         if (entry / "__init__.py").exists() or (entry.suffix in (".py", ".pyc", ".so") and entry.is_file()):
             yield entry.name.partition(".")[0]
 
 
 class _Reader:
-    """Read a script and the modules of its project that it imports.
+    """Read a script, and those modules of its project that it imports.
 
     Attributes:
-        names: The modules and packages in the project's folders.
+        names: The names of the modules and packages in the project's folders.
         trees: The syntax tree of each file, without the settings.
         statements: The imports at the beginning of the script.
         settings: The variables that are set before these imports.
@@ -129,11 +132,14 @@ class _Reader:
         self._has_acted = self._has_imported = False
 
     def parse(self, file: Path, package: tuple[str, ...]) -> None:
-        """Parse a file and all of the project's files that it imports, and collect the imports of slow packages.
+        """Parse a file and all of the project's files that it imports. Collect the imports of slow packages.
 
         Args:
-            file: The file.
-            package: The package to which its relative imports refer.
+            file: The file to parse.
+            package: The package to which the file's relative imports refer.
+
+        Raises:
+            ValueError: the project is too large.
         """
         if file in self.trees:
             return
@@ -147,7 +153,9 @@ class _Reader:
                     self.parse(*one)
 
     def take_head(self, file: Path, package: tuple[str, ...]) -> None:
-        """Collect a file's imports up to the first other action, and the variables that it sets before any import."""
+        """Collect a file's imports up to the first other statement, and the variables that the file sets before any
+        import.
+        """
         if file in self._heads:
             return
         self._heads.add(file)
@@ -180,7 +188,7 @@ class _Reader:
     def _imported(
         self, statement: ast.AST, package: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
-        """Yield each import as a separate statement, with the project's files that it executes."""
+        """Yield each import of a statement as its own statement, with the project's files that the import executes."""
         if isinstance(statement, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
         if not isinstance(statement, ast.ImportFrom):
@@ -194,7 +202,7 @@ class _Reader:
         yield ast.unparse(statement) if not statement.level else f"from {module or '.'} import *", files
 
     def _files(self, module: str) -> dict[Path, tuple[str, ...]]:
-        """Return the project's files of a module and of its parent packages, each with its package."""
+        """Return the project's files of a module and of its parent packages, with the package of each file."""
         found: dict[Path, tuple[str, ...]] = {}
         parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):

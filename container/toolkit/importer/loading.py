@@ -1,4 +1,4 @@
-"""Execute an importer's imports, and provide the imported modules to the processes that are forked from it."""
+"""Execute an importer's imports, and provide the imported modules to the processes forked from it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,19 @@ def top_of(statement: str) -> str:
 
 
 class Unfit(Exception):
-    """No rank can be forked from this process; the message names the reason."""
+    """Error for a process from which no rank can be forked. The message names the reason."""
 
 
 def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
-    """Import what a plan says; what that prints is kept in standard error, a file in memory.
+    """Execute the imports of a plan. Text that the modules print is stored in standard error, which is a file in
+    memory.
 
     Args:
         plan: The toolkit's request.
-        server: The process that imports, which tells the toolkits.
+        server: The fork server of this process, which sends messages to the toolkits.
 
     Raises:
-        Unfit: a rank that is forked from here would notice.
+        Unfit: a rank that is forked from this process would differ from a rank that imports the packages itself.
     """
     kept = os.memfd_create("printed")
     for stream in (1, 2):
@@ -68,7 +69,7 @@ def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
 
 
 def _run(statement: str) -> _Effect:
-    """Execute an import statement, and return its effect."""
+    """Execute an import statement, and return the effect of the statement."""
     before, printed = dict(os.environb), os.fstat(2).st_size
     exec(compile(statement, "<importer>", "exec"), {"__name__": "fleetfit"})
     sys.stdout.flush()
@@ -78,7 +79,7 @@ def _run(statement: str) -> _Effect:
 
 
 def identity(path: str) -> tuple[int, ...] | None:
-    """Return a value that changes when a file changes; None if the file does not exist."""
+    """Return a value that changes when a file changes. Return None if the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:
@@ -87,33 +88,35 @@ def identity(path: str) -> tuple[int, ...] | None:
 
 
 def python_path(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders in an environment's ``PYTHONPATH``, without the hook's folder."""
+    """Return the folders in an environment's ``PYTHONPATH``, except the hook's folder."""
     folders = dict.fromkeys(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     return [folder for folder in folders if folder != _HOOK]
 
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
-    """Return an environment after a script's settings."""
+    """Return an environment to which the settings of a script were applied."""
     made = {name: environment.get(name, value) if default else value for name, value, default in settings}
     return {**environment, **made}
 
 
 def _elsewhere(name: str, file: str) -> str | None:
-    """Return the file from which an import would load a module, if that is not the given file; otherwise None."""
+    """Return the file from which an import would load a module, if it differs from the given file. Otherwise return
+    None.
+    """
     found = PathFinder.find_spec(name)
     return found.origin if found is not None and found.origin != file else None
 
 
 class Given:
-    """Provide imported modules to a fork when the script imports them, if that import would have found the same
-    modules.
+    """Provide the imported modules to a rank that was forked, when the script imports them.
 
-    The object is in ``sys.meta_path`` of a rank until the script has imported all of the modules.
+    An import raises an error if the script's own import would find another module. The object is in ``sys.meta_path``
+    of a rank until the script has imported all of the modules.
 
     Args:
         plan: The toolkit's request.
-        seen: The variables that were read during the imports; None for all.
-        names: The modules that were requested.
+        seen: The variables that were read during the imports. None for all variables.
+        names: The names of the modules that were searched for.
         effects: The effect of each statement.
     """
 
@@ -133,7 +136,9 @@ class Given:
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
     def _digest(self, environment: Mapping[str, str]) -> dict[str, int]:
-        """Return hashes of the variables that may have been read; not their values, which may be secrets."""
+        """Return a hash of the value of each variable that may have been read during the imports. The values themselves
+        are not stored, because a value may be a secret.
+        """
         found = {}
         for name, value in environment.items():
             if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name)):
@@ -142,26 +147,34 @@ class Given:
         return found
 
     def _difference(self, environment: Mapping[str, str]) -> str | None:
-        """Return the name of a variable because of which an environment's imports might differ; None without one."""
+        """Return the name of a variable whose value in an environment may change the result of the imports. Return None
+        if there is no such variable.
+        """
         changed = self._noted.items() ^ self._digest(environment).items()
         return min((name for name, _ in changed), default=None)
 
     def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
-        """Return why no process with this environment and code folder may be forked; None if one may."""
+        """Return why a process with this environment and code folder may not be forked. Return None if the process may
+        be forked.
+        """
         if [folder for folder in python_path(environment) if folder != code] != self._path:
             return "PYTHONPATH differs"
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None
 
     def staleness(self, names: Iterable[str]) -> str | None:
-        """Return why the imported modules are not valid for a project with modules of these names; None if they are."""
+        """Return why the imported modules are not valid for a project. Return None if they are valid.
+
+        Args:
+            names: The names of the modules in the project's folders.
+        """
         if clash := min(self._tops.intersection(names), default=None):
             return f"the script's folder has a module {clash}"
         changed = next((path for path, was in self._files.items() if identity(path) != was), None)
         return f"{changed} was changed" if changed else None
 
     def hide(self) -> None:
-        """Remove the packages from ``sys.modules`` in a rank that is about to run the script, which then imports them
+        """Remove the packages from ``sys.modules`` of a rank before it runs the script. The script then imports them
         itself.
         """
         for name in list(sys.modules):

@@ -1,11 +1,13 @@
 """Run the machine's importer: a Python process that imports packages of scripts, and is forked for each rank.
 
-A toolkit starts it (:mod:`container.toolkit.importer.importer`). The importer executes the imports that the toolkit has
-read from a script, and serves hosts: for each toolkit that requests it, the importer forks a process, the host's own
-importer, which ends with its toolkit and terminates all processes below it. The host's importer forks a process for
-each rank wrapper that requests it (:mod:`container.toolkit.importer.client`). This process runs the wrapper's command
-as ``python train.py`` would: with its own ``__main__``, ``sys.argv`` and ``sys.path``, and to the interpreter's regular
-end.
+A toolkit starts the importer (:mod:`container.toolkit.importer.importer`). The importer executes the imports that the
+toolkit has read from a script. Then the importer serves toolkits. For each toolkit, the importer forks a process that
+becomes the importer of the toolkit's host. The host's importer ends with its toolkit, and terminates all processes
+below it.
+
+The host's importer forks a process for each rank wrapper that requests it (:mod:`container.toolkit.importer.client`).
+This process runs the wrapper's command as ``python train.py`` would: with a new ``__main__``, ``sys.argv`` and
+``sys.path``, and to the interpreter's regular end.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ Request = Mapping[str, Any]
 
 
 class _Machine(ForkServer):
-    """Serve toolkits as long as the processes above these toolkits live, and longer if the toolkits request that.
+    """Serve toolkits as long as the processes that have started these toolkits live. Serve longer if the toolkits
+    request it.
 
     The imports are executed at the first request.
 
@@ -77,7 +80,12 @@ class _Machine(ForkServer):
         return given
 
     def leave(self, unfit: str = "") -> NoReturn:
-        """Remove the socket and exit; if a reason is given, report to waiting toolkits why no rank can be forked."""
+        """Remove the socket and exit.
+
+        Args:
+            unfit: The reason why no rank can be forked. A reason is reported to waiting toolkits. An empty text is not
+                reported.
+        """
         if unfit:
             self.tell({"unfit": unfit})
         if not self._place_is_others():
@@ -93,7 +101,7 @@ class _Machine(ForkServer):
         return _LOOK_S * 1000
 
     def _is_kept(self) -> bool:
-        """Return whether this process must wait for a next job."""
+        """Return whether this process must wait for a later job."""
         facts = machine.facts()
         short = facts.memory_available_bytes < _SPARE_MEMORY * facts.memory_bytes
         over = time.monotonic() >= self._until or (self._with[0] and not processes.lives(*self._with))
@@ -131,14 +139,14 @@ class _Machine(ForkServer):
             self._note(time.time() + self._keep)
 
     def _note(self, until: float | None) -> None:
-        """Write this process's description for programs that look for kept importers."""
+        """Write a description of this process, for programs that search for kept importers."""
         with contextlib.suppress(OSError):
             if not self._place_is_others():
                 importers.note(self._place, os.getpid(), self.packages, until)
 
 
 class _Host(ForkServer):
-    """Serve the wrappers of a host as long as the host's toolkit lives.
+    """Serve the rank wrappers of a host as long as the host's toolkit lives.
 
     Args:
         request: The toolkit's request.
@@ -188,13 +196,15 @@ class _Host(ForkServer):
 
 
 def _serves(request: Request) -> bool:
-    """Return whether a command runs a server of ours instead of a script."""
+    """Return whether a command runs a server of fleetfit instead of a script."""
     return bool(request["argv"][1:] == ["-I", os.path.join(_PACKAGE, "__main__.py"), "serve"])
 
 
 def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Set up this process as the wrapper would have done for its command; return the script, and the names of its
-    module.
+    """Set up this process in the same way as a rank wrapper sets up the process of its command.
+
+    Returns:
+        The path of the script, and the namespace of its ``__main__`` module.
     """
     output, events, *place = request["passed"]
     with contextlib.suppress(OSError):
@@ -225,7 +235,7 @@ def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tu
 
 
 def _reseed() -> None:
-    """Reseed random number generators and create new keys; Python's own ``random`` does so by itself."""
+    """Reseed random number generators and create new keys. Python's module ``random`` reseeds itself after a fork."""
     if numpy := sys.modules.get("numpy.random"):
         numpy.seed()
     if torch := sys.modules.get("torch"):
@@ -236,10 +246,13 @@ def _reseed() -> None:
 
 
 def main(begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """Run an importer; return only in a process that will run a script, with the script and the names of its module.
+    """Run an importer. This function returns only in a process that will run a script.
 
     Args:
         begin: The names that the interpreter has set in its ``__main__``.
+
+    Returns:
+        The path of the script, and the namespace of its ``__main__`` module.
     """
     del sys.path[0]
     listener, place = os.environ.pop(variables.IMPORTER).split(":", 1)

@@ -1,9 +1,10 @@
-"""Prepare mpirun's daemons on other hosts: our remote shell, the rank wrapper, and parsing mpirun's line for a remote
-shell.
+"""Prepare mpirun's daemons on other hosts: create our remote shell and the rank wrapper, and parse mpirun's command
+line.
 
-mpirun writes this line for a shell on the other host, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess "env"
-…`` (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5). fleetfit runs
-no shell: it parses exported variables and the daemon's command, and refuses anything else.
+mpirun writes a command line for a shell on the other host, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess
+"env" …`` (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5).
+fleetfit runs no shell. Instead, fleetfit parses exported variables and the daemon's command, and refuses any other
+text.
 """
 
 from __future__ import annotations
@@ -46,17 +47,17 @@ _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)
 
 
 def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Parse the words that mpirun passed after the host's name.
+    """Parse the words that mpirun has passed after the host's name.
 
     Args:
-        words: The words, as a remote shell would join and parse them.
+        words: The words. A remote shell would join and parse them.
         environment: The variables that ``$NAME`` refers to.
 
     Returns:
-        The daemon's argv list, and variables to set for it.
+        The daemon's argv list, and the variables to set for the daemon.
 
     Raises:
-        ValueError: the command is not one of MPI's daemons.
+        ValueError: the command is not one of mpirun's daemons.
     """
     line = " ".join(words)
     added: dict[str, str] = {}
@@ -88,26 +89,25 @@ def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str]
 
 
 def _expand(value: str, variables: Mapping[str, str]) -> str:
-    """Replace variables by their values: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
+    """Replace references to variables by the variables' values: ``$NAME``, ``${NAME}``, ``${NAME:-default}``."""
     return _VARIABLE.sub(lambda match: variables.get(match[1] or match[2], "") or match[3] or "", value)
 
 
 def of_host(
     argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a daemon's line and variables with this host's OpenMPI in place of algo-1's, which may be in another
-    folder.
+    """Return a daemon's command line and variables, with this host's OpenMPI instead of algo-1's.
 
-    The rank wrapper sets the variables for ranks.
+    The two OpenMPIs may be in different folders. The rank wrapper sets the variables for ranks.
 
     Args:
-        argv: The daemon's line, see :func:`command`.
+        argv: The daemon's command line. See :func:`command`.
         added: The daemon's variables.
         environment: The variables of all processes of this host.
         machine: This host's machine.
 
     Raises:
-        ValueError: this host's OpenMPI has no such daemon.
+        ValueError: this host's OpenMPI does not have the daemon.
     """
     theirs, ours = (os.path.dirname(os.path.dirname(path)) for path in (argv[0], machine.mpirun or ""))
     if not theirs or not ours or theirs == ours:
@@ -130,13 +130,13 @@ def of_host(
 
 
 def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine) -> list[str]:
-    """Create the remote shell for an mpirun line, and return the line with its placeholders replaced.
+    """Create the remote shell for an mpirun command line. Return the command line with its placeholders replaced.
 
     Args:
-        argv: The planned line, with :data:`REMOTE_SHELL` and, if the user exports PATH, :data:`USERS_PATH`.
+        argv: The planned command line, with :data:`REMOTE_SHELL` and, if the user exports PATH, :data:`USERS_PATH`.
         path: The PATH of this host's processes.
-        runtime_dir: The host's private folder; its path must not contain spaces, because mpirun splits the parameter
-            there.
+        runtime_dir: The host's private folder. Its path must not contain spaces, because mpirun splits the parameter at
+            spaces.
         machine: This host's machine.
 
     Raises:
@@ -148,11 +148,12 @@ def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine)
 
 
 def with_own_shell(argv: Sequence[str], runtime_dir: Path, machine: Machine) -> list[str]:
-    """Return a daemon's line with this host's remote shell in place of algo-1's; the daemon checks that the file
-    exists.
+    """Return a daemon's command line, with this host's remote shell instead of algo-1's.
+
+    The path must be replaced because the daemon checks that the file exists.
 
     Args:
-        argv: The daemon's line.
+        argv: The daemon's command line.
         runtime_dir: The host's private folder.
         machine: This host's machine.
 
@@ -176,11 +177,11 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
 
 
 def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
-    """Create this host's program of the name :data:`RANK_PROGRAM`.
+    """Create this host's program with the name :data:`RANK_PROGRAM`.
 
-    The program is not a shell script, because a shell drops variables with names such as ``SM_HP_BATCH-SIZE``. It
-    starts the interpreter through a link, because the interpreter's path may contain spaces, or be too long for the
-    kernel.
+    The program is not a shell script, because a shell drops variables with names such as ``SM_HP_BATCH-SIZE``. The
+    program's first line names a link to the interpreter, because the interpreter's path may contain spaces, or be too
+    long for the kernel.
 
     Raises:
         OSError: the program cannot be created.
@@ -205,16 +206,16 @@ def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
 def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
     """Return variables for mpirun and its daemons.
 
-    They are: TMPDIR, a private folder for session files; PATH with the folder of the rank wrapper; and the user's own
-    values. The rank wrapper restores the user's own variables, and the limit of open descriptors
-    (:func:`limit_open_files`).
+    The variables are TMPDIR (a private folder for session files), PATH (with the folder of the rank wrapper), and the
+    original values of the user's variables. The rank wrapper restores the user's variables, and the limit of open
+    descriptors (:func:`limit_open_files`).
 
     Args:
         runtime_dir: The host's private folder.
-        path: The PATH without that folder.
+        path: The PATH without the host's private folder.
 
     Raises:
-        OSError: the folder cannot be created.
+        OSError: the folder for session files cannot be created.
     """
     sessions = runtime_dir / "mpi"
     sessions.mkdir(mode=0o700, exist_ok=True)
@@ -232,15 +233,15 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
 
 
 def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
-    """Return variables that make OpenMPI 5's daemon use its host's name as its node name.
+    """Return variables with which OpenMPI 5's daemon uses the host's name as its node name.
 
     Hosts that share a machine have the same host name. PRRTE would treat their daemons as one node, and MPI_Init would
-    hang. Instead, the daemon uses Slurm's node name (``ess_slurm_module.c``); everything else is as without Slurm. The
-    rank wrapper restores the user's own values for the script.
+    hang. With these variables, the daemon uses Slurm's node name (``ess_slurm_module.c``), and otherwise works as
+    without Slurm. The rank wrapper restores the original values for the script.
 
     Args:
-        argv: The daemon's line.
-        host: This host's name.
+        argv: The daemon's command line.
+        host: The name of this host.
         machine: This host's machine.
     """
     if not machine.shared or os.path.basename(argv[0]) != "prted":
@@ -251,7 +252,9 @@ def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[s
 
 
 def limit_open_files(pid: int) -> None:
-    """Lower the limit of open descriptors of an mpirun that has just been started to :data:`OPEN_FILES`."""
+    """Lower the limit of open descriptors of an mpirun to :data:`OPEN_FILES`. The function is called just after mpirun
+    was started.
+    """
     users, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     if users > OPEN_FILES:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))
@@ -274,8 +277,8 @@ _LONGEST_MESSAGE = 60
 class Words:
     """Shorten the output of mpirun and its daemons.
 
-    About a lost daemon, they print ten lines, which mention networks. The toolkit of the daemon's host reports why the
-    daemon ended.
+    When a daemon is lost, mpirun and its daemons print ten lines about possible network problems. These lines are
+    replaced by one line, because the toolkit of the daemon's host reports why the daemon ended.
     """
 
     def __init__(self) -> None:
@@ -283,11 +286,11 @@ class Words:
         self._inside = False
 
     def shorten(self, pieces: list[bytes], final: bool) -> list[bytes]:
-        """Return the pieces to print.
+        """Return the lines to print.
 
         Args:
             pieces: The new output, line by line.
-            final: Whether these are the last pieces.
+            final: Whether these are the last lines.
         """
         found: list[bytes] = []
         for piece in pieces:
@@ -311,6 +314,9 @@ class Words:
 
 
 def lost_daemon(text: str) -> str | None:
-    """Return the host whose daemon mpirun has lost, according to its shortened output (:class:`Words`)."""
+    """Return the host whose daemon mpirun has lost, according to mpirun's shortened output (:class:`Words`).
+
+    Return None if no daemon is lost.
+    """
     match = re.search(r"^mpirun lost its daemon on (\S+)\.$", text, re.MULTILINE)
     return match[1] if match is not None else None

@@ -1,5 +1,5 @@
-"""Start mpirun's daemons on other hosts: a remote shell sends a request to algo-1, and the host's toolkit starts the
-daemon.
+"""Start mpirun's daemons on other hosts: a remote shell sends a request to algo-1, and the other host's toolkit starts
+the daemon.
 
 :mod:`container.toolkit.mpi.daemons` and :mod:`container.toolkit.mpi.rsh` describe the remote shell and the daemon's
 command line.
@@ -30,7 +30,7 @@ class RemoteShells:
         self._next = 0
 
     def add(self, connection: Connection) -> int:
-        """Add a remote shell that waits, and return the number of its request."""
+        """Add a waiting remote shell, and return the number of its request."""
         number = self._next
         self._next += 1
         self.waiting[number] = connection
@@ -38,19 +38,28 @@ class RemoteShells:
         return number
 
     def end(self, number: int, code: int, error: str) -> None:
-        """Make a remote shell exit with its daemon's exit code, or with an error if the daemon could not be started."""
+        """Make a remote shell exit.
+
+        Args:
+            number: The number of the request.
+            code: The exit code of the daemon.
+            error: The reason why the daemon could not be started. Empty if it was started.
+        """
         connection = self.waiting.pop(number, None)
         if connection is not None:
             connection.send({"op": "ended", "code": code, "error": error})
             connection.close()
 
     def gone(self, number: int, host: str, master: str) -> Failure | None:
-        """Remove a remote shell that has ended; return a failure if its daemon had not ended, otherwise None.
+        """Remove a remote shell that has ended.
 
         Args:
-            number: Number of the request.
+            number: The number of the request.
             host: The host of the daemon.
-            master: algo-1's name.
+            master: The name of algo-1.
+
+        Returns:
+            A failure if the daemon had not ended. Otherwise None.
         """
         if self.waiting.pop(number, None) is None:
             return None
@@ -59,12 +68,12 @@ class RemoteShells:
 
 
 def start_daemon(words: list[str], gang: Gang, host: str, runtime_dir: Path, machine: Machine) -> ClusterProcess:
-    """Start a daemon on this host.
+    """Start one of mpirun's daemons on this host.
 
     Args:
-        words: The command line that mpirun passes to a remote shell such as ssh, in words.
+        words: The words of the command line that mpirun passes to a remote shell such as ssh.
         gang: This host's processes.
-        host: This host's name.
+        host: The name of this host.
         runtime_dir: The private folder for session files.
         machine: This host's machine.
 

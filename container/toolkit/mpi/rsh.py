@@ -1,8 +1,8 @@
 """Run mpirun's remote shell (``plm_rsh_agent``): ``python -m container rsh HOST COMMAND…``.
 
-mpirun calls this program as it would call ssh. The program sends a request to this host's toolkit, which forwards the
-request over the control connection to the toolkit of the other host. That toolkit starts the command (``orted``) as its
-child. Therefore no sshd and no keys are needed, and the daemon cannot outlive its host's toolkit.
+mpirun calls this program as it would call ssh. The program sends a request to this host's toolkit. This toolkit
+forwards the request over the control connection to the toolkit of the other host. That toolkit starts the command
+(``orted``) as its child. Therefore no sshd and no keys are needed, and the daemon cannot outlive its host's toolkit.
 """
 
 from __future__ import annotations
@@ -19,7 +19,11 @@ from container.system.connection import BlockingConnection
 
 
 def main(argv: list[str]) -> int:
-    """Request the command, wait until it ends, and return its exit code."""
+    """Request the command, and wait until the command ends.
+
+    Returns:
+        The exit code of the command; 2 if the command line is invalid; 255 if the command cannot be started.
+    """
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     if len(argv) < 2:
         print("usage: python -m container rsh HOST COMMAND…", file=sys.stderr)

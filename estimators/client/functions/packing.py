@@ -357,32 +357,31 @@ def captured(function: Function) -> Captured:
         if id(one) in seen:
             continue
         seen.add(id(one))
-        if isinstance(one, functools.partial):
-            values += [(f"argument {number}", value) for number, value in enumerate(one.args, 1)]
-            values += [(f"argument {key!r}", value) for key, value in one.keywords.items()]
-            waiting.append(one.func)
-            continue
-        if inspect.ismethod(one):
-            values.append(("self", one.__self__))
-            one = one.__func__
-        if not isinstance(one, types.FunctionType):
-            values.append((type(one).__name__, one))
-            continue
         found: dict[str, Any] = {}
-        for key, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # it has no value yet
-                found[key] = cell.cell_contents
-        found.update((key, one.__globals__[key]) for key in sorted(_names(one.__code__)) if key in one.__globals__)
-        found.update((f"default {number}", value) for number, value in enumerate(one.__defaults__ or (), 1))
+        if inspect.ismethod(one):
+            found["self"] = one.__self__
+            one = one.__func__
+        if isinstance(one, functools.partial):
+            waiting.append(one.func)
+            found.update((f"argument {number}", value) for number, value in enumerate(one.args, 1))
+            found.update((f"argument {key!r}", value) for key, value in one.keywords.items())
+        elif isinstance(one, types.FunctionType):
+            for key, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
+                with contextlib.suppress(ValueError):  # it has no value yet
+                    found[key] = cell.cell_contents
+            found.update((key, one.__globals__[key]) for key in sorted(_names(one.__code__)) if key in one.__globals__)
+            found.update((f"default {number}", value) for number, value in enumerate(one.__defaults__ or (), 1))
+            if modules.travels(one):
+                functions.append(one)
+            else:
+                values.append((name_of(one), one))
+        else:
+            values.append((type(one).__name__, one))
         for key, value in found.items():
             if isinstance(value, types.FunctionType) and modules.travels(value):
                 waiting.append(value)
             elif not isinstance(value, types.ModuleType):
                 values.append((key, value))
-        if modules.travels(one):
-            functions.append(one)
-        else:
-            values.append((name_of(one), one))
     return Captured(values, functions)
 
 

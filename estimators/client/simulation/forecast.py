@@ -14,7 +14,7 @@ from container.contract.names import shown
 from container.contract.strategies import ElasticHorovod
 from estimators.client.simulation.model import RunOutcome, SimulatedJob, Timings
 from estimators.client.simulation.runs import Question, outcomes
-from estimators.job.bounds import MAX_HOSTS, MAX_RANKS, ranks_problem
+from estimators.job.bounds import MAX_HOSTS, MAX_RANKS, MAX_SECONDS, ranks_problem
 from estimators.job.errors import ConfigurationError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.spot_market import SpotMarket
@@ -340,7 +340,7 @@ def _rates(
     """
     counts = range(per_host, most * per_host + 1, per_host)
     if gbps is not None:
-        rules.above_0("a number above 0")("simulate(bandwidth_gbps=…)", gbps)
+        rules.above_0("a finite number above 0", sys.float_info.max)("simulate(bandwidth_gbps=…)", gbps)
     link = Hardware(hosts=1) if gbps is None else Hardware(hosts=1, bandwidth=gbps * 1e9 / 8)
     if isinstance(job, Result):
         measured, size = job.samples_per_second, job.processes
@@ -380,4 +380,5 @@ def _every(commit_every: Any, cost_s: float, market: SpotMarket, threatened: int
             return _QUIET_S
         between_s = _HOUR / (market.rate * threatened)
         return min(_AUTO_S[1], max(_AUTO_S[0], math.sqrt(2.0 * cost_s * between_s)))
-    return float(rules.above_0("a number of seconds above 0, or 'auto'")("simulate(commit_every=…)", commit_every))
+    what = f"a number of seconds above 0 and at most {MAX_SECONDS:,}, or 'auto'"
+    return float(rules.above_0(what, MAX_SECONDS)("simulate(commit_every=…)", commit_every))

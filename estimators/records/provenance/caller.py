@@ -75,14 +75,17 @@ def caller_facts(
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the hyperparameters whose names mention a seed, and the environment variables that make runs repeatable."""
+    """Return the hyperparameters whose names mention a seed, and the variables that make runs repeatable."""
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
 
 
 def visible_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables that affect a training, sorted by name. Secrets are masked and long values cut."""
+    """Return the environment variables that affect a training, sorted by name.
+
+    Secrets are masked and long values cut.
+    """
     kept: dict[str, str] = {}
     for name in sorted(environment):
         if name.startswith(_VARIABLE_PREFIXES) and not name.startswith(_NOT_PREFIXES) and name not in _NOT_VARIABLES:

@@ -85,7 +85,10 @@ def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest_script(caller: Any) -> None:
-    """Add the digest of the caller's script. If the script has been changed since the job's start, the digest is None."""
+    """Add the digest of the caller's script.
+
+    If the script has been changed since the job's start, the digest is None.
+    """
     script = caller.get("script") if isinstance(caller, dict) else None
     if not isinstance(script, dict) or "blake2b" in script:
         return

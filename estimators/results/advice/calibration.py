@@ -407,7 +407,10 @@ class Check:
 
     @property
     def error(self) -> float:
-        """Return the relative error of the prediction. For example, 0.1 means that the predicted time is 10 % too long."""
+        """Return the relative error of the prediction.
+
+        For example, 0.1 means that the predicted time is 10 % too long.
+        """
         return self.predicted_s / self.measured_s - 1.0
 
     def __str__(self) -> str:

@@ -241,7 +241,10 @@ def _exposed(
 
 
 def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Prediction:
-    """Predict the time of a worker's step with one parameter server on each host. The largest variable is not divided."""
+    """Predict the time of a worker's step with one parameter server on each host.
+
+    The largest variable is not divided.
+    """
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0

@@ -32,7 +32,7 @@ from estimators.service.settings import Keys
 
 #: A client with a key may pause so long in what it sends, in seconds.
 _PATIENCE = 600.0
-#: How long requests are waited for when the server ends, in seconds.
+#: The time for answers to requests that have come whole before the end, in seconds.
 _GRACE_S = 1
 
 #: What no header may have.
@@ -49,18 +49,19 @@ _FAULTS = {
 
 
 @contextlib.contextmanager
-def serving(port: int, folder: Path, keys: Keys) -> Iterator[str]:
+def serving(port: int, folder: Path, keys: Keys, option: str = "--port") -> Iterator[str]:
     """Serve S3 on loopback; gives the address.
 
     Args:
         port: The port; 0 chooses a free one.
         folder: The folder of the buckets.
         keys: What requests have to be signed with.
+        option: The option of the command line that chooses the port, for the error.
 
     Raises:
         BackendError: the port is taken, or the folder cannot be read.
     """
-    listener = web.listen(port)
+    listener = web.listen(port, option)
     with listener:
         operations = Operations(folder)
         try:

@@ -16,10 +16,13 @@ from typing import Any
 
 import pytest
 import serving
+import signing
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from serving import Serving
 from waiting import until
+
+from estimators.service.settings import Keys
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 NAMESPACE = GROUP
@@ -333,7 +336,7 @@ def test_a_killed_endpoint_loses_no_job_and_no_line(own: Serving, tmp_path: Path
     assert f"end {len(numbers)}" in [event["message"] for event in seen]
 
 
-def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serving) -> None:
+def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serving, tmp_path: Path) -> None:
     import subprocess
     import sys
 
@@ -350,6 +353,18 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
     )
     assert done.returncode == 2
     assert "is running already" in done.stderr
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        done = subprocess.run(
+            [sys.executable, "-m", "estimators.cli.main", "serve", "--port", "0", "--s3-port", port, "--no-profile"],
+            env={**own.clean(os.environ), "FLEETFIT_HOME": str(tmp_path / "other")},
+            capture_output=True,
+            text=True,
+        )
+    assert (
+        f"port {port} of 127.0.0.1 is not available: Address already in use. Choose another port with --s3-port."
+        in (done.stderr)
+    )
     os.kill(keeper, signal.SIGKILL)  # it is started again, at the same place
     before = own.variables["AWS_ENDPOINT_URL_S3"]
     place = own.home / "service" / "s3.json"
@@ -357,7 +372,15 @@ def test_an_endpoint_leaves_nothing_behind_and_there_is_one_for_a_home(own: Serv
     assert json.loads(place.read_text())["endpoint"] == before
     assert own.client("s3").list_buckets()["Buckets"]
     keeper = json.loads(place.read_text())["pid"]
-    assert own.kill(signal.SIGTERM) == 0
+    host = own.variables["AWS_ENDPOINT_URL"].removeprefix("http://")
+    keys = Keys(own.variables["AWS_ACCESS_KEY_ID"], secret)
+    now = datetime.datetime.now(datetime.timezone.utc)
+    headers, body = signing.signed("ListTrainingJobs", keys=keys, when=now, host=host, region="eu-central-1")
+    lines = [f"{name}: {value}" for name, value in headers] + [f"Content-Length: {len(body)}"]
+    with socket.create_connection((host.partition(":")[0], int(host.partition(":")[2]))) as half:
+        half.sendall(b"POST / HTTP/1.1\r\n" + "\r\n".join(lines).encode() + b"\r\n\r\n" + body[:-1])
+        assert own.kill(signal.SIGTERM) == 0  # does not wait for the rest
+    assert "Traceback" not in own.said()
     until(lambda: not Path(f"/proc/{keeper}").exists())
 
 

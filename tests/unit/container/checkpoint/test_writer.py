@@ -98,6 +98,25 @@ def test_an_error_wakes_whoever_waits() -> None:
     assert seen == ["job -1"]
 
 
+def test_an_error_is_raised_before_there_is_room() -> None:
+    """Two callers have got room before the first job fails, and their jobs then fill the writer."""
+    disk = Disk()
+    writer = BackgroundWriter(disk, pending=2)
+    put(writer, -1)
+    writer.make_room()
+    writer.make_room()
+    writer.submit(2)
+    writer.submit(3)
+    disk.allowed.release()
+    began = time.monotonic()
+    with pytest.raises(OSError, match="job -1"):
+        writer.make_room()
+    assert time.monotonic() - began < 5 and not writer.idle
+    disk.allowed.release(2)
+    writer.close()
+    assert disk.written == [2, 3]
+
+
 @pytest.mark.parametrize("call", ["wait", "slot", "close"])
 def test_whoever_waits_says_so(call: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writers, "_PATIENCE_S", 0.01)

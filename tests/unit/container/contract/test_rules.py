@@ -1,4 +1,4 @@
-"""Which numbers options accept, and as which values."""
+"""The rules of fields: which values each accepts, and the messages about the others."""
 
 from __future__ import annotations
 
@@ -42,3 +42,15 @@ def test_a_number_of_seconds_stays_as_the_user_has_written_it() -> None:
 
 def test_the_largest_amount_is_below_the_limit() -> None:
     assert rules.money("x", math.nextafter(1e9, 0)) < 1e9
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+@pytest.mark.parametrize("rule", [rules.number(0), rules.above_0("a number above 0"), rules.whole(0)])
+def test_a_number_without_an_upper_limit_is_finite(rule: rules.Rule, value: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"^place must be a .*number .*, got -?(inf|nan)\.$"):
+        rule("place", value)
+
+
+def test_a_number_without_an_upper_limit_may_be_large() -> None:
+    assert rules.number(0)("place", 1.7e308) == 1.7e308
+    assert rules.whole(0)("place", 10**400) == 10**400

@@ -137,6 +137,15 @@ def test_the_installed_tensorflow_is_found(tmp_path: Path, monkeypatch: pytest.M
     assert checks.installed_version("tensorflow") == "2.21.0"
 
 
+def test_an_interrupted_installation_is_no_installed_tensorflow(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tensorflow-2.16.1.dist-info").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    assert checks.installed_version("tensorflow") is None
+    assert checks.version_warnings("2.16", None) == []
+
+
 def test_another_python_is_warned_about() -> None:
     major, minor = sys.version_info[:2]
     assert checks.version_warnings(None, f"py{major}{minor}") == []

@@ -72,6 +72,7 @@ class TestRecommend:
             ({"prices": None}, "needs prices=(spot, on demand)"),
             ({"prices": (1.0, None)}, "prices=…) must be (spot, on demand)"),
             ({"deadline": 0}, "recommend(deadline=…) must be a number above 0, got 0"),
+            ({"deadline": float("inf")}, "recommend(deadline=…) must be a number above 0, got inf"),
             ({"budget": "much"}, "recommend(budget=…) must be a number above 0, got 'much'"),
             ({"hosts": 0}, "recommend(hosts=…) must be a whole number from 1 to 1,024, got 0"),
             ({"records": None}, "needs records="),

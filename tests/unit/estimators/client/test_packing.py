@@ -259,3 +259,27 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
     described.write_text(json.dumps({**json.loads(described.read_text()), "python": "3.4"}))
     with pytest.raises(SystemExit, match=r"nothing\(\) was packed by Python 3.4, but this host has Python"):
         runpy.run_path(str(tmp_path / packed.program), run_name="__main__")
+
+
+#: Each in its own file, as cells of a notebook are.
+CELLS = {
+    "model": "import json\ndef model(x, layers=(1, 2)):\n    return json.dumps(x)\n",
+    "train": "def train(build, epochs=1):\n    return build(epochs)\n",
+}
+
+
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_function_that_a_partial_passes_is_packed_as_one_of_the_job(tmp_path: Path, by_name: bool) -> None:
+    """Its imports are among those of the program, and its source is packed."""
+    cells: dict[str, Any] = {}
+    for name, text in CELLS.items():
+        (tmp_path / f"{name}.py").write_text(text)
+        exec(compile(text, str(tmp_path / f"{name}.py"), "exec"), cells)
+    train, model = cells["train"], cells["model"]
+    given = functools.partial(train, build=model) if by_name else functools.partial(train, model)
+    found = packing.captured(given)
+    assert found.functions == [train, model]
+    assert found.values == [("default 1", 1), ("default 1", (1, 2))]
+    packed = packing.pack(given, hyperparameters={}, channels=(), limit=1_000_000)
+    assert "    import json\n" in packed.files[packed.program].decode()
+    assert {"fleetfit_function/sources/model.py", "fleetfit_function/sources/train.py"} <= set(packed.files)

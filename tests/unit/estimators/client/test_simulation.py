@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import sys
 from typing import Any
@@ -225,6 +226,12 @@ def test_a_stretch_counts_commits() -> None:
         ({"records": -1}, "records"),
         ({"records": 1, "epochs": 1}, "not both"),
         ({"commit_every": 0}, "commit_every"),
+        ({"commit_every": math.inf}, "above 0 and at most 315,360,000, or 'auto', got inf"),
+        ({"commit_every": math.nan}, "commit_every=…) must be a number of seconds above 0"),
+        ({"commit_every": math.inf, "hosts": 4}, "commit_every"),
+        ({"bandwidth_gbps": math.inf}, "bandwidth_gbps=…) must be a finite number above 0, got inf"),
+        ({"bandwidth_gbps": 10**400}, "bandwidth_gbps"),
+        ({"records": math.inf}, "records"),
         ({"prices": 3}, "(spot, on demand)"),
         ({"prices": (None, 3)}, "(spot, on demand)"),
         ({"on_demand_base": 3}, "from 0 to 2"),

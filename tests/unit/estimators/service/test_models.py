@@ -17,7 +17,7 @@ def model() -> Model:
     return Model("sagemaker", OPERATIONS)
 
 
-def refusal(model: Model, operation: str, value: dict[str, Any]) -> ServiceError:
+def refusal(model: Model, operation: str, value: Any) -> ServiceError:
     with pytest.raises(ServiceError) as caught:
         model.check(operation, value)
     return caught.value
@@ -51,20 +51,39 @@ def test_what_is_wrong_is_said_as_sagemaker_says_it(
 
 
 @pytest.mark.parametrize(
-    ("operation", "value"),
+    ("operation", "value", "message"),
     [
-        ("DescribeTrainingJob", {"TrainingJobName": 3}),
-        ("DescribeTrainingJob", {"TrainingJobName": "\ud800"}),
-        ("ListTrainingJobs", {"MaxResults": "3"}),
-        ("ListTrainingJobs", {"MaxResults": True}),
-        ("ListTrainingJobs", {"MaxResults": 1 << 40}),
-        ("ListTrainingJobs", {"CreationTimeAfter": "today"}),
-        ("ListTrainingJobs", {"CreationTimeAfter": -1}),
-        ("AddTags", {"ResourceArn": "arn", "Tags": {}}),
+        ("DescribeTrainingJob", {"TrainingJobName": 3}, "the value at 'trainingJobName' must be a string."),
+        ("DescribeTrainingJob", {"TrainingJobName": "\ud800"}, "the text at 'trainingJobName' is not valid Unicode."),
+        ("DescribeTrainingJob", [], "the value at 'the request' must be a structure."),
+        ("ListTrainingJobs", {"MaxResults": "3"}, "the value at 'maxResults' must be a whole number."),
+        ("ListTrainingJobs", {"MaxResults": True}, "the value at 'maxResults' must be a whole number."),
+        ("ListTrainingJobs", {"MaxResults": 1 << 40}, "the value at 'maxResults' is too large for integer."),
+        (
+            "ListTrainingJobs",
+            {"CreationTimeAfter": "today"},
+            "the value at 'creationTimeAfter' must be a time in seconds since the epoch.",
+        ),
+        (
+            "ListTrainingJobs",
+            {"CreationTimeAfter": -1},
+            "the value at 'creationTimeAfter' must be a time in seconds since the epoch.",
+        ),
+        ("AddTags", {"ResourceArn": "arn", "Tags": {}}, "the value at 'tags' must be a list."),
+        ("AddTags", {"ResourceArn": "arn", "Tags": ["a"]}, "the value at 'tags.1.member' must be a structure."),
+        ("CreateTrainingJob", {"HyperParameters": []}, "the value at 'hyperParameters' must be a map."),
+        (
+            "CreateTrainingJob",
+            {"EnableManagedSpotTraining": 1},
+            "the value at 'enableManagedSpotTraining' must be true or false.",
+        ),
     ],
 )
-def test_values_of_other_types_are_refused(model: Model, operation: str, value: dict[str, Any]) -> None:
-    assert refusal(model, operation, value).code == "SerializationException"
+def test_values_of_other_types_are_refused_in_words_of_json(
+    model: Model, operation: str, value: Any, message: str
+) -> None:
+    error = refusal(model, operation, value)
+    assert (error.code, error.message) == ("SerializationException", message)
 
 
 def test_answers_hold_what_the_model_has_and_nothing_else(model: Model) -> None:

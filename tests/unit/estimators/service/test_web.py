@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import http.client
 import socket
 import sys
 import threading
 from collections.abc import Iterator
 
+import anyio
 import pytest
 import signing
 from serving import status_of
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.requests import ClientDisconnect, Request
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from waiting import until
 
 from estimators.job.errors import BackendError, UnsupportedError
@@ -19,6 +22,9 @@ from estimators.service import packages, web
 from estimators.service.endpoint import BODY_LIMIT, Endpoint
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\nab"
+SIGNED = b"POST / HTTP/1.1\r\n" + b"".join(
+    f"{name}: {value}\r\n".encode() for name, value in signing.signed("ListTrainingJobs")[0]
+)
 SECONDS = 60.0
 
 
@@ -46,8 +52,11 @@ def test_a_server_is_on_loopback_and_says_that_its_port_is_taken() -> None:
         assert host == "127.0.0.1"
         with connect((host, port)), listener.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-        with pytest.raises(BackendError, match="Choose another port"):
-            web.listen(port)
+        with pytest.raises(BackendError) as error:
+            web.listen(port, "--s3-port")
+    assert str(error.value) == (
+        f"port {port} of 127.0.0.1 is not available: Address already in use. Choose another port with --s3-port."
+    )
 
 
 def test_without_its_packages_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,6 +116,65 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
     assert not end.is_alive()
 
 
+def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
+    begun = threading.Semaphore(0)
+
+    async def read(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        with contextlib.suppress(ClientDisconnect):
+            await web.read_body(Request(scope, receive), 2)
+
+    listener = web.listen(0)
+    address = listener.getsockname()
+    server = web.Server(read, listener, 3600)
+    server.start()
+    with connect(address) as silent, connect(address) as headers, connect(address) as body:
+        headers.sendall(REQUEST[:20])
+        body.sendall(REQUEST[:-1])
+        assert begun.acquire(timeout=SECONDS)
+        end = threading.Thread(target=server.close)
+        end.start()
+        assert [status_of(client) for client in (silent, headers, body)] == [None] * 3
+    end.join(SECONDS)
+    assert not end.is_alive()
+
+
+async def stop_early(scope: Scope, receive: Receive, send: Send) -> None:
+    """Send less than promised, as for a file that has become shorter."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a"})
+
+
+async def stall(scope: Scope, receive: Receive, send: Send) -> None:
+    """Begin an answer that has no end."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    await anyio.sleep_forever()
+
+
+async def fail(scope: Scope, receive: Receive, send: Send) -> None:
+    """Fail as a program with a fault does."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send({"type": "http.response.body", "body": b"a", "more_body": True})
+    raise ValueError("a fault")
+
+
+@pytest.mark.parametrize(("application", "logged"), [(stop_early, []), (stall, []), (fail, [ValueError])])
+def test_the_log_has_tracebacks_of_faults_only(
+    application: ASGIApp, logged: list[type[Exception]], caplog: pytest.LogCaptureFixture
+) -> None:
+    listener = web.listen(0)
+    with connect(listener.getsockname()) as client:
+        with web.Server(application, listener, 0):
+            client.sendall(REQUEST)
+            answer = http.client.HTTPResponse(client)
+            answer.begin()
+            assert answer.read(1) == b"a"
+        with pytest.raises((http.client.IncompleteRead, ConnectionResetError)):
+            answer.read()
+    assert [record.exc_info[0] for record in caplog.records if record.exc_info] == logged
+
+
 @pytest.mark.parametrize(
     ("head", "status"),
     [
@@ -116,10 +184,57 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
     ],
 )
 def test_the_endpoint_refuses_what_is_too_slow_too_large_or_unreadable(head: bytes, status: int) -> None:
-    endpoint = Endpoint(signing.KEYS, {}, body_s=0.2 if status == 408 else SECONDS)
+    endpoint = Endpoint(signing.KEYS, {}, lambda: signing.NOW, body_s=0.2 if status == 408 else SECONDS)
     with serving(endpoint) as address, connect(address) as client:
-        client.sendall(b"POST / HTTP/1.1\r\nHost: here\r\n" + head + b"\r\n\r\n")
+        client.sendall(SIGNED + head + b"\r\n\r\n")
         if status == 413:
             client.sendall(bytes(BODY_LIMIT + 1))
         assert status_of(client) == status
         assert status_of(client) is None
+
+
+@pytest.mark.parametrize(
+    ("head", "code"),
+    [
+        (b"POST / HTTP/1.1\r\nHost: here\r\n", b"MissingAuthenticationToken"),
+        (SIGNED.replace(b"Credential=FL", b"Credential=XX"), b"UnrecognizedClientException"),
+        (SIGNED.replace(b"/us-east-1/", b"/eu-west-1/"), b"InvalidSignatureException"),
+        (SIGNED.replace(b"X-Amz-Date: 2026", b"X-Amz-Date: 2025"), b"IncompleteSignatureException"),
+    ],
+)
+def test_the_endpoint_refuses_strangers_before_it_reads_their_body(head: bytes, code: bytes) -> None:
+    with serving(Endpoint(signing.KEYS, {}, lambda: signing.NOW)) as address, connect(address) as client:
+        client.sendall(head + b"Content-Length: %d\r\n\r\n" % BODY_LIMIT)  # nothing of the body
+        answer = http.client.HTTPResponse(client)
+        answer.begin()
+        assert answer.status == 403
+        assert code in answer.read()
+
+
+def test_the_endpoint_reads_few_bodies_at_once() -> None:
+    endpoint = Endpoint(signing.KEYS, {}, lambda: signing.NOW, bodies=2)
+    headers, body = signing.signed("ListTrainingJobs")
+    scope = {"type": "http", "method": "POST", "raw_path": b"/", "query_string": b""}
+    scope["headers"] = [(name.lower().encode(), value.encode()) for name, value in headers]
+    reading, statuses = [], []
+
+    async def ask() -> None:
+        come = anyio.Event()
+
+        async def receive() -> Message:
+            reading.append(1)
+            await come.wait()
+            return {"type": "http.request", "body": body, "more_body": False}
+
+        async def send(message: Message) -> None:
+            statuses.append(message.get("status"))
+
+        async with anyio.create_task_group() as group:
+            for _ in range(3):
+                group.start_soon(endpoint, scope, receive, send)
+            await anyio.wait_all_tasks_blocked()
+            assert len(reading) == 2
+            come.set()
+
+    anyio.run(ask)
+    assert sorted(filter(None, statuses)) == [400] * 3

@@ -27,6 +27,7 @@ from estimators.tuner import (
 )
 from estimators.tuning import population, ranges, trials
 from estimators.tuning.config import Goal, TuningSpec
+from estimators.tuning.record import TuningRecord
 
 RANGES = {"lr": ContinuousParameter(0.1, 1.0)}
 
@@ -69,6 +70,28 @@ def test_what_only_aws_knows_is_refused_by_name() -> None:
         HyperparameterTuner.create()
     with pytest.raises(ConfigurationError, match="No tuning job available"):
         tuner().best_training_job()
+
+
+def test_a_tuner_that_starts_with_the_results_of_another_has_ranges_of_its_own(tmp_path: Path) -> None:
+    parent = tuner()
+    parent.latest_tuning_job = TuningRecord(tmp_path / "earlier")
+    for child in (parent.transfer_learning_tuner(), parent.identical_dataset_and_algorithm_tuner()):
+        child.add_fleet_ranges(hosts=IntegerParameter(1, 2))
+        assert set(child._hyperparameter_ranges) == {"lr", "fleet.hosts"}
+        assert child.warm_start_config is not None and child.warm_start_config.parents == {"earlier"}
+    assert set(parent._hyperparameter_ranges) == {"lr"}
+    assert parent.warm_start_config is None and parent.name == "earlier"
+
+
+def test_a_tuner_that_starts_with_the_results_of_another_is_checked(tmp_path: Path) -> None:
+    parent = tuner()
+    parent.latest_tuning_job = TuningRecord(tmp_path / "earlier")
+    for wrong in ("nonsense", ""):
+        with pytest.raises(ConfigurationError, match=r"transfer_learning_tuner\(estimator=…\) must be an estimator"):
+            parent.transfer_learning_tuner(estimator=wrong)  # type: ignore[arg-type]
+    parent.max_jobs = 0
+    with pytest.raises(ConfigurationError, match="max_jobs"):
+        parent.transfer_learning_tuner()
 
 
 def test_the_request_and_back() -> None:
