@@ -41,7 +41,7 @@ class Colour(enum.Enum):
             rules.pair("(least, most)", rules.number(0)), "f(pair=…)", (60, 1),
             "f(pair=…) must be (least, most), got (60, 1). The first, 60, is above the second, 1.",
         ),
-        (rules.whole(0, 9, "9 is first"), "n", 2.0, "n must be a whole number from 0 to 9 (9 is first), got 2.0. Write 2."),
+        (rules.whole(0, 9, "9 first"), "n", 2.0, "n must be a whole number from 0 to 9 (9 first), got 2.0. Write 2."),
     ],
 )  # fmt: skip
 def test_the_messages_about_wrong_values(rule: rules.Rule, place: str, value: Any, message: str) -> None:
