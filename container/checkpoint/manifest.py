@@ -105,7 +105,7 @@ class Manifest:
         """Parse the content of a manifest's file.
 
         Raises:
-            ManifestError: the content is damaged, or is not a manifest.
+            CheckpointManifestError: the content is damaged, or is not a manifest.
             CheckpointVersionError: the content is undamaged, but this version of fleetfit cannot read its format.
         """
         try:

@@ -168,7 +168,7 @@ class HostChannel:
         """
         if not isinstance(values, Mapping) or not isinstance(values.get("uri"), str):
             raise ConfigurationError(f"channel {name!r} needs a 'uri'; got {values!r}.")
-        made: HostChannel = rules.from_dict(cls, {**values, "name": name}, f"key of channel {name!r}")
+        made: HostChannel = rules.from_dict(cls, {**values, "name": name}, f"channel {name!r}: key")
         return made
 
     def to_dict(self) -> dict[str, Any]:

@@ -155,7 +155,7 @@ def _scalar(value: Any) -> Any:
 
 def _check(name: str, value: Any, depth: int = 0) -> None:
     if isinstance(value, str):
-        passable(f"hyperparameter {name!r}", value)
+        passable(f"hyperparameter {name!r}", value, None)
     elif value is None or isinstance(value, bool | int):
         if value is not None and value.bit_length() > _MAX_BITS:
             raise ValueError(f"hyperparameter {name!r}: the number has more than 300 digits. Pass it as a string.")

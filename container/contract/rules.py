@@ -73,7 +73,8 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
     Args:
         kind: The dataclass.
         values: The values by field, as :func:`to_dict` returns them.
-        what: What messages call a field; default: an option of the class.
+        what: The word for a field in messages, also after a place and a colon: "channel 'a': key". The default is an
+            option of the class.
 
     Raises:
         ConfigurationError: the values are not a dict, a name is unknown, or a value breaks its rule.
@@ -83,7 +84,7 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
     known = [field.name for field in dataclasses.fields(kind) if field.init]
     for name in values:
         if name not in known:
-            raise UnknownOptionError(unknown(what or f"option of {kind.__name__}", name, known))
+            raise UnknownOptionError(_unknown(what or f"option of {kind.__name__}", name, known))
     return kind(**values)
 
 
@@ -127,13 +128,19 @@ def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> Configurat
     return ConfigurationError(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
 
 
-def passable(where: str, value: str, most: int = _MAX_TEXT) -> str:
+def _unknown(where: str, value: object, allowed: Iterable[str]) -> str:
+    """Return the message about an unknown name. The place, which ends with a colon, is at the beginning."""
+    place, colon, what = where.rpartition(": ")
+    return f"{place}{colon}{unknown(what, value, allowed)}"
+
+
+def passable(where: str, value: str, most: int | None = _MAX_TEXT) -> str:
     """Return a text that can be passed to a process, as an argument or in the environment.
 
     Args:
         where: The name of the place in messages.
         value: The text.
-        most: The most bytes.
+        most: The maximum size in bytes. None if the caller checks a lower limit.
 
     Raises:
         ConfigurationError: the text has a NUL character, is not valid Unicode, or is too long.
@@ -144,7 +151,7 @@ def passable(where: str, value: str, most: int = _MAX_TEXT) -> str:
         size = len(value.encode())
     except UnicodeEncodeError:
         raise ConfigurationError(f"{where}: {shown(value)} is not valid Unicode text.") from None
-    if size > most:
+    if most is not None and size > most:
         raise ConfigurationError(f"{where}: the value has {size:,} bytes; at most {most:,} are possible.")
     return value
 
@@ -181,7 +188,9 @@ def string(where: str, value: Any) -> str:
 def path(where: str, value: Any) -> str:
     """Return a path or a URI as a text."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
-    if not isinstance(value, str) or not value:
+    if value == "":
+        raise refuse(where, "a string that is not empty", value)
+    if not isinstance(value, str):
         raise refuse(where, "a string", value)
     passable(where, value, _MAX_PATH)
     if "://" not in value and (longest := max(map(len, value.split("/")))) > _MAX_PART:
@@ -200,7 +209,7 @@ def one_of(*allowed: str) -> Rule:
 
     def rule(where: str, value: Any) -> str:
         if value not in allowed:
-            raise ConfigurationError(unknown(where, value, allowed))
+            raise ConfigurationError(_unknown(where, value, allowed))
         return str(value)
 
     return rule
@@ -213,7 +222,7 @@ def member(kind: type[enum.Enum]) -> Rule:
         for each in kind:
             if value in (each, each.value):
                 return each
-        raise ConfigurationError(unknown(where, value, [each.value for each in kind]))
+        raise ConfigurationError(_unknown(where, value, [each.value for each in kind]))
 
     return rule
 
@@ -340,15 +349,20 @@ def number(least: float = 0, most: float | None = None, what: str = "a number") 
     return rule
 
 
-def whole(least: int, most: int | None = None) -> Rule:
-    """Return the rule for a whole number with a range."""
+def whole(least: int, most: int | None = None, note: str = "") -> Rule:
+    """Return the rule for a whole number with a range.
+
+    Args:
+        least: The minimum.
+        most: The maximum. None for no maximum.
+        note: The meaning of the number, for the message.
+    """
+    must_be = f"a whole number {_range(least, most)}{note and f' ({note})'}"
 
     def rule(where: str, value: Any) -> int:
         if not _is_number(value, least, most) or not isinstance(value, int):
             is_whole = isinstance(value, float) and _is_number(value, least, most) and value.is_integer()
-            raise refuse(
-                where, f"a whole number {_range(least, most)}", value, f"Write {int(value)}" if is_whole else ""
-            )
+            raise refuse(where, must_be, value, f"Write {int(value)}" if is_whole else "")
         return value
 
     return rule
@@ -405,7 +419,7 @@ def pair(what: str, item: Rule) -> Rule:
             raise refuse(where, what, value)
         first, second = (item(where, each) for each in value)
         if first > second:
-            raise ConfigurationError(f"{where}: the first, {shown(first)}, is above the second, {shown(second)}.")
+            raise refuse(where, what, value, f"The first, {shown(first)}, is above the second, {shown(second)}")
         return first, second
 
     return rule

@@ -25,7 +25,6 @@ _Item = TypeVar("_Item")
 
 #: Maximum number of characters of a variable's value in the text. The data contains the whole value.
 _SHOWN = 200
-_SHOWN_ON_PAGE = 2000  # the same for a host's variables in the HTML page
 _WIDTH = 110
 #: A summary of more hosts (or processes of a host) than `_MANY` shows only the first `_FIRST` and the last `_LAST`.
 _MANY = 16

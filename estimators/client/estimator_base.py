@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from container.contract import hyperparameters as codec
+from container.contract import rules
 from container.contract.names import shown, suggesting, unknown
 from container.contract.strategies import framework_problem
 from estimators.client import request_builder
@@ -269,8 +270,8 @@ class EstimatorBase:
         """
         show, every = _parse_logs(logs)
         checked = check_callbacks(callbacks)
-        if not isinstance(wait, bool):
-            raise ConfigurationError(f"fit(wait=…) must be True or False, got {shown(wait)}.")
+        rules.boolean("fit(wait=…)", wait)
+        rules.boolean("fit(all=…)", all)
         if checked and not wait:
             raise ConfigurationError(
                 "fit(callbacks=…) needs wait=True, because fit() calls the callbacks while it waits. With wait=False, "

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from container.contract import rules
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
 from container.contract.names import shown, unknown
@@ -536,10 +537,11 @@ class TrainingJob:
             A new handle of the job.
 
         Raises:
-            ConfigurationError: the job is running, or has completed.
+            ConfigurationError: the job is running, or has completed. Or an argument is wrong.
             BackendError: the job cannot be started.
             TrainingJobError: the job failed again (only with ``wait=True``).
         """
+        _check_shown("resume", logs, all)
         job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
         if wait:
             job.wait(logs=logs, callbacks=callbacks, all=all)
@@ -564,12 +566,13 @@ class TrainingJob:
             all: Whether to print every line, as for :meth:`logs`.
 
         Raises:
-            ConfigurationError: ``callbacks`` has something that is not a callback.
+            ConfigurationError: ``callbacks`` has something that is not a callback, or another argument is wrong.
             TrainingJobError: the job failed.
             KeyboardInterrupt: the waiting was interrupted; see above.
             BrokenPipeError: the reader of standard output has closed it; a job tied to this process was stopped.
             TimeoutError: the job has not ended after ``timeout`` seconds.
         """
+        _check_shown("wait", logs, all)
         checked = check_callbacks(callbacks)
         deadline = time.monotonic() + timeout if timeout is not None else None
         self._ensure_followed()
@@ -636,3 +639,10 @@ class TrainingJob:
             self._tie.close()
         if self._process is not None:
             self._process.poll()  # a later call reaps a supervisor that is still completing the provenance
+
+
+def _check_shown(where: str, logs: Any, every: Any) -> None:
+    """Raise an error if ``logs`` or ``all`` is not a boolean. ``fit()`` alone accepts the SDK's ``logs="All"``."""
+    if not isinstance(logs, bool):
+        raise rules.refuse(f"{where}(logs=…)", "True or False", logs, "To show every line, use all=True")
+    rules.boolean(f"{where}(all=…)", every)

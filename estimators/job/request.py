@@ -560,7 +560,9 @@ class RunOptions:
     dispatcher: str | None = option(rules.text())
     dispatcher_options: Mapping[str, Any] = option(_json_options, default_factory=dict)
     queue: str | None = option(queueing.check_name)
-    priority: int = option(rules.whole(-queueing.MOST_URGENT, queueing.MOST_URGENT), 0)
+    priority: int = option(
+        rules.whole(-queueing.MOST_URGENT, queueing.MOST_URGENT, "jobs with the highest number start first"), 0
+    )
     needs: Mapping[str, float] = option(queueing.check_needs, default_factory=dict)
     preemptible: bool = option(rules.boolean, False)
 

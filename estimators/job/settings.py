@@ -59,7 +59,7 @@ def _environment(where: str, value: Any) -> dict[str, str]:
             )
         if not isinstance(item, str):
             raise ConfigurationError(f"environment[{name!r}] must be a string, got {shown(item)}{rules.write(item)}.")
-        rules.passable(f"environment[{name!r}]", item)
+        rules.passable(f"environment[{name!r}]", item, None)
     return values
 
 

@@ -91,7 +91,7 @@ class Journal:
         self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
 
     def write_status(self, *, last: bool = False) -> None:
-        """Write the status. Call ``failed`` if an error occurs.
+        """Write the status. Pass an error of the record to the supervisor's ``record_failed``.
 
         Args:
             last: Whether the write is the last write of the job. An error of the last write is only printed.

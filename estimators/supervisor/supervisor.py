@@ -431,7 +431,7 @@ class Supervisor:
         self._journal.keep(hosts=hosts)
         self._journal.write_status()
 
-    # --- faults: see estimators.supervisor.preemption.PreemptedJob ---
+    # --- for injected faults: see estimators.supervisor.preemption ---
 
     @property
     def hosts(self) -> Sequence[str]:

@@ -78,7 +78,7 @@ def parse_manifest(text: str) -> tuple[ManifestEntry, ...]:
     """Parse a manifest of the form ``[{"prefix": "s3://bucket/prefix/"}, "entry", …]``.
 
     Raises:
-        ManifestError: the text has another form, or lists an object twice.
+        ListingError: the text has another form, or lists an object twice.
     """
     prefix: str | None = None
     found: list[ManifestEntry] = []
@@ -180,7 +180,7 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
         names: The names of the attributes to read, in the order in which they are returned.
 
     Raises:
-        ManifestError: a line is not an object, lacks an attribute, or the value of a ``-ref`` attribute is not a URI.
+        ListingError: a line is not an object, lacks an attribute, or the value of a ``-ref`` attribute is not a URI.
     """
     for number, text in enumerate(lines, 1):
         if not text.strip():

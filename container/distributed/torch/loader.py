@@ -242,7 +242,7 @@ class _Collate:
         self._collate = collate
 
     def __call__(self, step: tuple[list[Any], int, int]) -> tuple[Any, int, int]:
-        """Return the batch of a step, and the two numbers of :meth:`Loader._batches`."""
+        """Return the batch of a step, and the two numbers of :meth:`TorchLoader._batches`."""
         from torch.utils.data import default_collate
 
         records, mine, all_ranks = step

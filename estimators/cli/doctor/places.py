@@ -188,8 +188,9 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     try:
         engine.ask("answer", "GET", "/version", timeout=2.0)
     except EngineError as error:
-        text, _, remedy = str(error).partition(". ")
-        return ReportLine.missing("Docker", text, remedy or "Start the engine.")
+        text, _, remedy = " ".join(str(error).split()).partition(". ")  # an answer may have line breaks
+        remedy = remedy or "Restart the engine, or set DOCKER_HOST to the engine's socket."
+        return ReportLine.missing("Docker", text.rstrip(".: "), remedy)
     except ValueError:
         text = f"{engine.address} is not a container engine's socket"
         return ReportLine.missing("Docker", text, "Set DOCKER_HOST to the engine's socket.")

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import enum
 import math
 from typing import Any
 
 import pytest
 
 from container.contract import rules
+from container.contract.channels import HostChannel
 from container.contract.errors import ConfigurationError
 
 
@@ -54,3 +56,38 @@ def test_a_number_without_an_upper_limit_is_finite(rule: rules.Rule, value: Any)
 def test_a_number_without_an_upper_limit_may_be_large() -> None:
     assert rules.number(0)("place", 1.7e308) == 1.7e308
     assert rules.whole(0)("place", 10**400) == 10**400
+
+
+class Colour(enum.Enum):
+    RED = "red"
+
+
+@pytest.mark.parametrize(
+    ("rule", "place", "value", "message"),
+    [
+        (rules.path, "dir", "", "dir must be a string that is not empty, got ''."),
+        (rules.path, "dir", 3, "dir must be a string, got 3."),
+        (rules.one_of("red"), "f(colour=…)", "rde", "unknown f(colour=…) 'rde'. Did you mean 'red'? Allowed: 'red'."),
+        (rules.one_of("red"), "cell 'a': colour", 3, "cell 'a': unknown colour 3. Allowed: 'red'."),
+        (rules.member(Colour), "cell 'a': colour", 3, "cell 'a': unknown colour 3. Allowed: 'red'."),
+        (
+            rules.pair("(least, most)", rules.number(0)), "f(pair=…)", (60, 1),
+            "f(pair=…) must be (least, most), got (60, 1). The first, 60, is above the second, 1.",
+        ),
+        (rules.whole(0, 9, "9 first"), "n", 2.0, "n must be a whole number from 0 to 9 (9 first), got 2.0. Write 2."),
+    ],
+)  # fmt: skip
+def test_the_messages_about_wrong_values(rule: rules.Rule, place: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        rule(place, value)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [({"mode": "Pip"}, "channel 'a': unknown mode 'Pip'."), ({"nope": 1}, "channel 'a': unknown key 'nope'.")],
+)
+def test_messages_about_a_channel_begin_with_its_name(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        HostChannel.from_dict("a", {"uri": "s3://bucket", **values})
+    assert str(caught.value).startswith(message)

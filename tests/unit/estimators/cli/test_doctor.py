@@ -118,7 +118,13 @@ def test_docker_engines(tmp_path: Path) -> None:
     Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\n{}")
     assert ask(tmp_path / "good").state is Verdict.OK
     Engine(tmp_path / "bad", b"HTTP/1.0 500 Oops\r\n\r\n")
-    assert ask(tmp_path / "bad").state is Verdict.MISSING
+    bad = ask(tmp_path / "bad")
+    assert (bad.state, bad.text) == (Verdict.MISSING, "the container engine cannot answer")
+    for name, answer in (("other", b"hello\r\n\r\n"), ("silent", b"")):
+        Engine(tmp_path / name, answer)
+        found = ask(tmp_path / name)
+        assert found.state is Verdict.MISSING and "\n" not in found.text
+        assert found.remedy == bad.remedy == "Restart the engine, or set DOCKER_HOST to the engine's socket."
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()

@@ -63,6 +63,7 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
         ({"callbacks": Callback}, ConfigurationError, "callbacks"),
         ({"callbacks": Callback(), "wait": False}, ConfigurationError, "needs wait=True"),
         ({"wait": "yes"}, ConfigurationError, "wait"),
+        ({"all": "no"}, ConfigurationError, "fit(all=…) must be True or False, got 'no'."),
         ({"experiment_config": {"ExperimentName": "e"}}, UnsupportedError, "SageMaker Experiments"),
     ],
 )

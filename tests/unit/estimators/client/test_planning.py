@@ -206,6 +206,12 @@ def test_a_plan_of_sagemaker_holds_the_request() -> None:
     assert parameters["model_dir"] == '"s3://bucket/out/job/model"'
 
 
+def test_a_variable_that_is_too_long_is_refused_with_the_limit_of_requests() -> None:
+    said = r"^Environment\['A'\] has 200000 .* at most 512 are allowed; put long values into a file of a channel\.$"
+    with pytest.raises(ConfigurationError, match=said):
+        plan(environment={"A": "x" * 200_000})
+
+
 def test_an_image_that_brings_its_own_program() -> None:
     planned = Estimator("image:1", "arn:aws:iam::123456789012:role/x", 1, "ml.m5.large").plan(job_name="job")
     assert "sagemaker_program" not in planned.request.get("HyperParameters", {})

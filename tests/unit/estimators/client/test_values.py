@@ -61,6 +61,25 @@ def test_an_exception_whose_pickle_is_none_comes_back_all_the_same() -> None:
     assert type(found).__name__ == "OddError" and found.args == ("no data", 3)
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ({"logs": "All"}, "(logs=…) must be True or False, got 'All'. To show every line, use all=True."),
+        ({"logs": 1}, "(logs=…) must be True or False, got 1."),
+        ({"all": "no"}, "(all=…) must be True or False, got 'no'."),
+    ],
+)
+def test_what_is_shown_is_a_boolean(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
+    record = JobRecord.create("job", tmp_path)
+    record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
+    record.release()
+    job = TrainingJob(record)
+    for name, call in (("wait", job.wait), ("resume", job.resume)):
+        with pytest.raises(ConfigurationError) as caught:
+            call(**arguments)
+        assert str(caught.value).startswith(f"{name}{said}")
+
+
 def test_a_script_has_no_value(tmp_path: Path) -> None:
     record = JobRecord.create("job", tmp_path)
     record.source_dir.mkdir()

@@ -80,6 +80,7 @@ _HUGE = 10**400
         ({"hyperparameters": {"a": _circle()}}, "'a': the value is nested more than 64 levels deep, or contains"),
         ({"hyperparameters": {"a": _deep(100_000)}}, "'a': the value is nested more than 64 levels deep"),
         ({"hyperparameters": {"a": 10**5000}}, "hyperparameter 'a': the number has more than 300 digits"),
+        ({"hyperparameters": {"a": "x" * 200_000}}, "'a' has 200002 characters as JSON; SageMaker takes at most 2500."),
         ({"hyperparameters": _deep(100_000)}, "hyperparameters must be a dict, got a value of type list."),
         ({"tags": 5}, "tags must be a list such as [{'Key': 'team', 'Value': 'vision'}], or a dict, got 5."),
         ({"tags": {"a": _deep(100_000)}}, "tags: each tag must be"),
@@ -121,6 +122,7 @@ def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any
 @pytest.mark.parametrize(
     ("make", "said"),
     [
+        (lambda: RunOptions(priority=1001), "1,000 (jobs with the highest number start first), got 1001"),
         (lambda: RunOptions(stop_grace=_HUGE), "stop_grace=…) must be a number of seconds from 0 to 315,360,000"),
         (lambda: RunOptions(backend_options=5), "backend_options=…) must be a dict with names as keys, got 5"),  # type: ignore[arg-type]
         (lambda: RunOptions(backend_options={"a": _circle()}), "may only contain strings"),
