@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import os
 import socket
 import threading
 from types import TracebackType
+from typing import Any
 
 import anyio
 import anyio.to_thread
@@ -24,8 +26,13 @@ HOST = "127.0.0.1"
 
 #: Connections that may be open when a request comes, and threads that answer; beyond it, requests get the status 503.
 CONNECTION_LIMIT = 1024
-#: A connection without a request for this time is closed, in seconds.
+#: The time from a connection, or from the first byte of a later request, until the headers are complete, in seconds.
+HEADER_SECONDS = 15.0
+#: After an answer, a connection without another request for this time is closed, in seconds.
 IDLE_SECONDS = 65
+#: A connection whose client takes nothing of an answer for this time is closed, in seconds. A job that reads data may
+#: evaluate for long.
+STALL_SECONDS = 600
 #: The longest headers, in bytes.
 HEADER_LIMIT = 64 << 10
 
@@ -49,6 +56,7 @@ def listen(port: int, option: str = "--port") -> socket.socket:
         ) from error
     # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALL_SECONDS)
     return listener
 
 
@@ -74,7 +82,36 @@ def _is_fault(record: logging.LogRecord) -> bool:
 
 
 class _Connection(H11Protocol):
-    """Close the connection at the server's end if the body of its request has not come."""
+    """Limit the time for headers, and close the connection at the server's end if its request has not come whole.
+
+    Args:
+        header_s: As for :class:`Server`.
+        more: The arguments of uvicorn's protocol.
+    """
+
+    def __init__(self, header_s: float, **more: Any) -> None:
+        super().__init__(**more)
+        self._header_s = header_s
+        self._timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Begin to wait for headers."""
+        super().connection_made(transport)
+        self._limit_headers()
+
+    def data_received(self, data: bytes) -> None:
+        """Take what has come."""
+        super().data_received(data)
+        self._limit_headers()
+
+    def _limit_headers(self) -> None:
+        """Start the time for headers, also while the rest of an answered request comes; no limit during an answer."""
+        if self.cycle and not self.cycle.response_complete:
+            if self._timer:
+                self._timer.cancel()
+                self._timer = None
+        elif not self._timer:
+            self._timer = self.loop.call_later(self._header_s, self.transport.abort)
 
     def shutdown(self) -> None:
         """Finish the answer to a whole request; close every other connection at once."""
@@ -90,16 +127,19 @@ class Server:
         application: The application. What it runs in threads has as many of them as connections.
         listener: The socket, from :func:`listen`.
         grace_s: How long the server may take at its end to answer the requests that have come whole, in seconds.
+        header_s: How long the headers of a request may take to come, in seconds.
     """
 
-    def __init__(self, application: ASGIApp, listener: socket.socket, grace_s: int) -> None:
+    def __init__(
+        self, application: ASGIApp, listener: socket.socket, grace_s: int, header_s: float = HEADER_SECONDS
+    ) -> None:
         self._listener = listener
         logging.getLogger("uvicorn.error").addFilter(_is_fault)
         self._server = uvicorn.Server(
             uvicorn.Config(
                 application,
                 loop="asyncio",
-                http=_Connection,
+                http=functools.partial(_Connection, header_s),  # type: ignore[arg-type] # uvicorn only calls it
                 ws="none",
                 lifespan="off",
                 log_config=None,

@@ -10,9 +10,11 @@ import threading
 from collections.abc import Iterator
 
 import anyio
+import anyio.lowlevel
 import pytest
 import signing
 from serving import status_of
+from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from waiting import until
@@ -91,8 +93,6 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
         go_on.wait(SECONDS)
 
     async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
-        from starlette.concurrency import run_in_threadpool
-
         await run_in_threadpool(respond)
         await done(scope, receive, send)
 
@@ -114,6 +114,66 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
         assert status_of(asking) == 200
     end.join(SECONDS)
     assert not end.is_alive()
+
+
+@pytest.mark.parametrize(
+    ("answered", "then"),
+    [(b"", b""), (b"", REQUEST[:20]), (REQUEST, REQUEST[:20]), (REQUEST[:-1], REQUEST[-1:])],
+    ids=["silent", "headers", "next headers", "rest of a body"],
+)
+def test_a_connection_whose_headers_do_not_come_is_closed(answered: bytes, then: bytes) -> None:
+    listener = web.listen(0)
+    with web.Server(done, listener, 30, header_s=0.3), connect(listener.getsockname()) as client:
+        client.sendall(answered)
+        if answered:
+            assert status_of(client) == 200
+        client.sendall(then)
+        assert status_of(client) is None
+
+
+def test_the_time_for_headers_does_not_limit_answers() -> None:
+    begun, go_on = threading.Semaphore(0), threading.Event()
+
+    async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        await run_in_threadpool(go_on.wait, SECONDS)
+        await done(scope, receive, send)
+
+    listener = web.listen(0)
+    address = listener.getsockname()
+    with web.Server(slowly, listener, 30, header_s=0.3), connect(address) as asking:
+        asking.sendall(REQUEST)
+        assert begun.acquire(timeout=SECONDS)
+        with connect(address) as later:
+            assert status_of(later) is None  # its time for headers is over
+        go_on.set()
+        assert status_of(asking) == 200
+
+
+def test_an_answer_that_its_client_does_not_take_ends() -> None:
+    ended = threading.Event()
+
+    async def flood(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"%d" % (1 << 40))]})
+        async with anyio.create_task_group() as group:
+
+            async def write() -> None:
+                while True:
+                    await send({"type": "http.response.body", "body": bytes(1 << 20), "more_body": True})
+                    await anyio.lowlevel.checkpoint()
+
+            group.start_soon(write)
+            while (await receive())["type"] != "http.disconnect":
+                pass
+            group.cancel_scope.cancel()
+        ended.set()
+
+    with web.listen(0) as listener:
+        assert listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 1000 * web.STALL_SECONDS
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 200)
+        with web.Server(flood, listener, 30), connect(listener.getsockname()) as client:
+            client.sendall(REQUEST)
+            assert ended.wait(SECONDS)
 
 
 def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
