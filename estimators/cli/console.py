@@ -24,10 +24,9 @@ _DATE_FROM_S = 30 * 86_400.0
 
 def say(text: str) -> None:
     """Print a message to standard error, so that standard output contains only results and can be piped."""
-    from estimators.client.printing import write_text
+    from estimators.client import printing
 
-    with contextlib.suppress(OSError):  # standard error is closed
-        write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
+    printing.say(text)
 
 
 def out(text: str) -> None:

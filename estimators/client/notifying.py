@@ -8,7 +8,6 @@ import os
 import queue
 import shlex
 import subprocess
-import sys
 import threading
 import time
 import urllib.error
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract import rules
 from container.contract.names import cut, shown, unknown
 from estimators.client.callbacks import Callback, Metric
-from estimators.client.printing import write_text
+from estimators.client.printing import say
 from estimators.job import strict_json
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import ConfigurationError
@@ -160,7 +159,7 @@ class NotifyCallback(Callback):
             try:
                 way(news, body)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                _say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
+                say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
 
     def _run(self, news: dict[str, Any], body: bytes) -> None:
         if self._command is None:
@@ -302,8 +301,3 @@ def _cause(error: BaseException) -> str:
     if isinstance(error, subprocess.TimeoutExpired):
         return f"the command took longer than {_COMMAND_TIMEOUT_S:.0f} s"
     return str(error).rstrip(".") or type(error).__name__
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        write_text(sys.stderr, f"fleetfit: {text}\n")

@@ -6,6 +6,7 @@ The output can be a terminal, Jupyter or a file.
 from __future__ import annotations
 
 import codecs
+import contextlib
 import io
 import os
 import shutil
@@ -282,6 +283,12 @@ def write_text(stream: IO[str] | None, text: str) -> None:
         raise
     except OSError as error:
         raise UnwritableError(error.errno, error.strerror) from error
+
+
+def say(text: str) -> None:
+    """Print a message to standard error, without control sequences of terminals. A closed standard error is ignored."""
+    with contextlib.suppress(OSError, ValueError):  # it is closed
+        write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
 
 
 def _write(stream: IO[str], text: str) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.client.printing import write_text
+from estimators.client.printing import say, write_text
 from estimators.job.text import visible
 from estimators.results.html import render
 from estimators.results.summary import number_text, seconds_text
@@ -180,7 +180,7 @@ class TrialLines:
         """Print the news of the record."""
         held_up = held_up_by(self.record)
         if held_up is not None and held_up != self._told:
-            write_text(sys.stderr, f"{held_up}\n")
+            say(held_up)
         self._told = held_up
         self.show()
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from typing import TYPE_CHECKING
 
 from container.system.files import read_json, write_json
-from estimators.client.printing import write_text
+from estimators.client.printing import say
 from estimators.client.trackers.base import state_file
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, FleetfitError, JobNotFoundError
@@ -90,5 +89,4 @@ class Following:
             except FleetfitError as error:
                 if tell:
                     name = self._record.name
-                    text = f"fleetfit: {error} Run `fleetfit track {tracker.extra} {name}` to send the rest.\n"
-                    write_text(sys.stderr, text)
+                    say(f"{error} Run `fleetfit track {tracker.extra} {name}` to send the rest.")

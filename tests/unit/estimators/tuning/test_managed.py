@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,7 @@ from estimators.records.record import JobRecord
 from estimators.tuner import IntegerParameter
 from estimators.tuning import managed, ranges
 from estimators.tuning.config import TuningSpec
-from estimators.tuning.display import held_up_by
+from estimators.tuning.display import LiveTable, held_up_by
 from estimators.tuning.record import TuningRecord
 
 REQUEST = {
@@ -120,6 +123,27 @@ def test_another_process_does_not_create_it_again(record: TuningRecord, monkeypa
     service = Service("Completed")
     assert run(record, service, monkeypatch)["HyperParameterTuningJobStatus"] == "Completed"
     assert service.created == []
+
+
+def test_the_message_about_a_held_up_tuning_job_has_no_control_sequences(
+    record: TuningRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record.write("status", {**record.status(), "Fleetfit": {"unanswered": "denied \x1b]0;owned\x07by AWS."}})
+    with LiveTable(record, quiet=True) as live:
+        live.changed()
+        live.changed()
+    goes_on = "The tuning job goes on at SageMaker, and fleetfit will ask again."
+    assert capsys.readouterr() == ("", f"fleetfit: denied by AWS. {goes_on}\n")
+
+
+def test_following_goes_on_without_a_standard_error(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
+    record.write("status", {**record.status(), "Fleetfit": {"unanswered": "denied."}})
+    reads, writes = os.pipe()
+    os.close(reads)
+    with io.TextIOWrapper(io.FileIO(writes, "w"), write_through=True) as closed:  # type: ignore[arg-type]
+        monkeypatch.setattr(sys, "stderr", closed)
+        LiveTable(record, quiet=True).changed()
+        monkeypatch.undo()
 
 
 def test_a_stop_that_is_denied_is_said_and_following_goes_on(
