@@ -93,7 +93,7 @@ def add(subparsers: Any) -> None:
         "this part. Without PART, also accepts the options of `python -m estimators.provision`.",
     )  # fmt: skip
     install.add_argument(
-        "what", nargs="?", choices=INSTALLABLE, default="all", metavar="PART",
+        "what", nargs="?", type=_part, choices=INSTALLABLE, default="all", metavar="PART",
         help="the part to install: all, horovod, pipe, or an extra. The default, all, installs TensorFlow, OpenMPI, "
         "Horovod and the Pipe mode reader. Extras: " + ", ".join(EXTRAS),
     )  # fmt: skip
@@ -101,6 +101,13 @@ def add(subparsers: Any) -> None:
 
     version = subparsers.add_parser("version", help="show the version", description="Shows fleetfit's version.")
     version.set_defaults(run=run_version)
+
+
+def _part(text: str) -> str:
+    """Return the name of the part to install. An extra can be given by its earlier name."""
+    from estimators.provision.stamp import RENAMED_EXTRAS
+
+    return RENAMED_EXTRAS.get(text, text)
 
 
 def _searched_by_name() -> list[str]:

@@ -27,9 +27,9 @@ from estimators.provision.errors import (
     PipeReaderUnavailable,
     ProvisionError,
 )
-from estimators.provision.packages import Installation, normalized
+from estimators.provision.packages import Installation, named
 from estimators.provision.progress import StepProgress
-from estimators.provision.stamp import FinishedStep, Stamp
+from estimators.provision.stamp import RENAMED_EXTRAS, FinishedStep, Stamp
 from estimators.provision.wheels import WheelCache
 
 _STATE = ".fleetfit"
@@ -100,13 +100,18 @@ class ProvisionOptions:
     newest: bool = False
     small_torch: bool = False
 
+    @property
+    def known_extras(self) -> list[str]:
+        """Return the names of all extras of fleetfit, sorted."""
+        return sorted(_declared_extras(self.root / "setup.py") if self.root is not None else packages.extras())
+
     def __post_init__(self) -> None:
         if self.root is not None and not (self.root / "setup.py").is_file():
             raise ProvisionError(
                 f"{self.root} is not a checkout of fleetfit: it has no setup.py",
                 "If fleetfit is installed as a package, use `fleetfit install`.",
             )
-        known = sorted(_declared_extras(self.root / "setup.py") if self.root is not None else packages.extras())
+        known = self.known_extras
         for extra in sorted(self.extras):
             if extra in _OWN_STEPS:
                 raise ProvisionError(
@@ -115,7 +120,7 @@ class ProvisionOptions:
                     f"{', '.join(name for name in known if name not in _OWN_STEPS)}.",
                 )
             if extra not in known:
-                near = nearest(extra, known)
+                near = RENAMED_EXTRAS.get(extra) or nearest(extra, known)
                 raise ProvisionError(
                     f"There is no extra {extra!r}",
                     (f"Did you mean {near!r}? " if near else "") + f"The extras are {', '.join(known)}.",
@@ -237,7 +242,7 @@ def _with_small_torch(
     PyTorch is not installed, and a note is printed. If PyTorch was requested as an extra, the CUDA build is installed
     in this case.
     """
-    extras = options.extras | (stamp.extras if (stamp := Stamp.load(_stamp_file(options))) is not None else frozenset())
+    extras = options.extras | (stamp.extras if (stamp := _stamp(options)) is not None else frozenset())
     if "torch" not in extras and not options.small_torch:
         return options, installation
     with_torch = dataclasses.replace(options, extras=options.extras | {"torch"})
@@ -280,7 +285,7 @@ def _described(error: OSError) -> ProvisionError:
 def _do(step: _Step, options: ProvisionOptions, installation: Installation, progress: StepProgress) -> None:
     """Run a step. The step is recorded as complete only after it has succeeded."""
     stamp_file = _stamp_file(options)
-    stamp = (Stamp.load(stamp_file) or Stamp()).without_step(step.name)
+    stamp = (_stamp(options) or Stamp()).without_step(step.name)
     stamp.save(stamp_file)
     with progress.step(step.title):
         step.run(installation)
@@ -304,8 +309,14 @@ def _stamp_file(options: ProvisionOptions) -> Path:
     return options.venv / _STATE / "stamp.json"
 
 
-def _venv_holds(options: ProvisionOptions) -> bool:
+def _stamp(options: ProvisionOptions) -> Stamp | None:
+    """Return the saved stamp, without the extras that fleetfit no longer has."""
     stamp = Stamp.load(_stamp_file(options))
+    return None if stamp is None else stamp.with_known(options.known_extras)
+
+
+def _venv_holds(options: ProvisionOptions) -> bool:
+    stamp = _stamp(options)
     if stamp is None or not venvs.is_usable(options.venv):
         return False
     done = stamp.steps.get("venv")
@@ -318,7 +329,7 @@ def _installed(options: ProvisionOptions) -> dict[str, str]:
 
 def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
     """Return the steps that have to run. The creation of the venv is not included."""
-    stamp = Stamp.load(_stamp_file(options))
+    stamp = _stamp(options)
     holds, installed = _venv_holds(options), _installed(options)
     finished = stamp.steps if stamp is not None and holds else {}
     extras = options.extras | (stamp.extras if stamp is not None and holds else frozenset())
@@ -332,7 +343,7 @@ def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
 def _make_venv(options: ProvisionOptions) -> None:
     """Create the venv, or accept a venv that the user created. All other steps then count as incomplete."""
     stamp_file = _stamp_file(options)
-    stamp = Stamp.load(stamp_file)
+    stamp = _stamp(options)
     extras = frozenset() if stamp is None else stamp.extras
     if not venvs.check_ownership(options.venv, ours=stamp is not None):
         Stamp(extras=extras).save(stamp_file)
@@ -354,7 +365,7 @@ def _steps(
     else:
         requirements += sorted({requirement for extra in extras for requirement in packages.extras()[extra]})
         project = ""
-    own = {_name(requirement) for requirement in requirements} | ({"fleetfit"} if options.root is not None else set())
+    own = {named(requirement) for requirement in requirements} | ({"fleetfit"} if options.root is not None else set())
 
     def install(installation: Installation) -> None:
         there = installation.installed()
@@ -444,10 +455,6 @@ def lock(root: Path) -> Path:
     # The SDK 2.x requires older versions of other packages, and is tested in an environment of its own.
     extras = sorted(_declared_extras(root / "setup.py") - {*_OWN_STEPS, "sagemaker"})
     return pins.renew(root, requirements, extras)
-
-
-def _name(requirement: str) -> str:
-    return normalized(re.split(r"[\[<>=; ]", requirement, maxsplit=1)[0])
 
 
 def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -45,6 +46,14 @@ def normalized(name: str) -> str:
     This form has lower-case letters and underscores.
     """
     return re.sub(r"[-_.]+", "_", name).lower()
+
+
+def named(requirement: str) -> str:
+    """Return the normalized name of the distribution that a requirement or the path of a wheel names."""
+    name = requirement.partition(" @ ")[0]
+    if name.endswith(".whl"):
+        name = os.path.basename(name).partition("-")[0]
+    return normalized(re.split(r"[\[<>=!~; ]", name, maxsplit=1)[0])
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,10 +165,10 @@ class Installation:
             ProvisionError: uv failed. The error's class shows the cause.
         """
         try:
-            return self._uv("install", [*options, *requirements], log=log, progress=progress)
+            return self._uv("install", requirements, options=options, log=log, progress=progress)
         except IndexUnreachable:
             try:
-                return self._uv("install", ["--offline", *options, *requirements], log=log, progress=progress)
+                return self._uv("install", requirements, options=["--offline", *options], log=log, progress=progress)
             except ProvisionError:
                 pass
             raise
@@ -179,38 +188,68 @@ class Installation:
     def _uv(
         self,
         command: str,
-        arguments: Sequence[str],
+        requirements: Sequence[str],
         *,
         log: str,
+        options: Sequence[str] = (),
         progress: Progress = SILENT,
     ) -> commands.CommandResult:
         program = uv.program(self.log("uv"), progress)
         settings = uv.environment(self.log("uv"))
+        arguments = [*options, *requirements]
         if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
             arguments = ["--no-index", *arguments]
-        unfinished = self.state / "unfinished"
-        was_killed = unfinished.exists()
-        if was_killed and command == "install":
+        if command == "install" and self._unfinished() is not None:
             # uv takes a package for installed if the package's metadata is there, whatever else is not.
             arguments = ["--reinstall", *arguments]
-        unfinished.parent.mkdir(parents=True, exist_ok=True)
-        unfinished.touch()
-        finished = commands.run(
-            [program, "pip", command, "--python", str(self.python), *arguments],
-            log=self.log(log),
-            environment=self.environment(**{**settings, **self.variables}),
-            inherit=[] if self.lock is None else [self.lock],
-            on_line=progress.output,
-        )
-        error = None
-        if finished.returncode:
-            error = diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
-        is_whole = isinstance(error, IndexUnreachable) or error is None  # nothing is installed before all is there
-        if is_whole and (not was_killed or (error is None and command == "install" and "--dry-run" not in arguments)):
-            unfinished.unlink()
-        if error is not None:
-            raise error
+        with contextlib.nullcontext() if "--dry-run" in options else self._marked(command, requirements):
+            finished = commands.run(
+                [program, "pip", command, "--python", str(self.python), *arguments],
+                log=self.log(log),
+                environment=self.environment(**{**settings, **self.variables}),
+                inherit=[] if self.lock is None else [self.lock],
+                on_line=progress.output,
+            )
+            if finished.returncode:
+                raise diagnosis(finished.lines, log=self.log(log), what=f"`uv pip {command}` for {log}")
         return finished
+
+    @property
+    def _marker(self) -> Path:
+        return self.state / "unfinished"
+
+    def _unfinished(self) -> frozenset[str] | None:
+        """Return the names of the packages whose installation was killed. Return None if no installation was killed."""
+        try:
+            return frozenset(self._marker.read_text(encoding="utf-8").split("\n")) - {""}
+        except FileNotFoundError:
+            return None
+
+    @contextlib.contextmanager
+    def _marked(self, command: str, requirements: Sequence[str]) -> Iterator[None]:
+        """Mark the required packages as unfinished while uv runs.
+
+        The mark stays if this process is killed, or if uv fails after its first change of the environment. Only an
+        installation of the same packages removes the mark.
+        """
+        before = self._unfinished()
+        names = {named(requirement) for requirement in requirements}
+        self._mark((before or frozenset()) | names)
+        changed = self.packages.stat().st_mtime_ns  # uv adds or removes a folder here first
+        try:
+            yield
+        except BaseException:
+            if self.packages.stat().st_mtime_ns == changed:
+                self._mark(before)
+            raise
+        self._mark(((before or frozenset()) - names or None) if command == "install" else before)
+
+    def _mark(self, names: frozenset[str] | None) -> None:
+        if names is None:
+            self._marker.unlink(missing_ok=True)
+        else:
+            self._marker.parent.mkdir(parents=True, exist_ok=True)
+            self._marker.write_text("\n".join(sorted(names)), encoding="utf-8")
 
     def download_source(
         self,

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from container.system.files import read_json, write_json
 
 _SCHEMA = 1
+#: The names of earlier extras, which the stamps of older environments contain, with today's names.
+RENAMED_EXTRAS = {"ui": "service"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,11 @@ class Stamp:
     def without_step(self, name: str) -> Stamp:
         """Return this stamp without a step. This stamp is saved while the step runs."""
         return replace(self, steps={other: done for other, done in self.steps.items() if other != name})
+
+    def with_known(self, known: Collection[str]) -> Stamp:
+        """Return this stamp with only the known extras. Renamed extras have their new names."""
+        extras = {RENAMED_EXTRAS.get(extra, extra) for extra in self.extras}
+        return replace(self, extras=frozenset(extras.intersection(known)))
 
     def save(self, path: Path) -> None:
         """Write the stamp to a file atomically. A reader reads either the old or the new stamp."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from estimators.provision import uv
-from estimators.provision.errors import IndexUnreachable
+from estimators.provision.errors import IndexUnreachable, ProvisionError
 from estimators.provision.packages import Installation
 
 
@@ -35,6 +35,38 @@ def test_a_package_killed_half_way_is_installed_again(
         real_venv.install(arguments, log="second")
         assert module.read_text() == whole
         assert not unfinished.exists()
+
+
+def test_a_failure_before_the_first_change_leaves_no_mark(
+    real_venv: Installation, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    unfinished = real_venv.state / "unfinished"
+    wanted = [f"small @ {make_wheel('small', '1.0').as_uri()}", "small==2.0"]
+    with pytest.raises(ProvisionError):
+        real_venv.would_install(wanted)
+    with pytest.raises(ProvisionError):
+        real_venv.install(wanted, log="packages")
+    assert not unfinished.exists()
+
+
+def test_another_installation_keeps_the_mark_of_a_killed_one(
+    real_venv: Installation, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    unfinished = real_venv.state / "unfinished"
+    killed, other = ([f"{name} @ {make_wheel(name, '1.0').as_uri()}"] for name in ("killed", "other"))
+    real_venv.install(killed, log="first")
+    unfinished.write_text("killed")  # as SIGKILL leaves the environment
+    module = real_venv.packages / "killed.py"
+    module.unlink()
+    real_venv.install(other, log="second")
+    real_venv.uninstall(["other"], log="second")
+    with pytest.raises(ProvisionError):
+        real_venv.install(["killed==3.0"], log="second")
+    assert unfinished.read_text() == "killed"
+    real_venv.install(killed, log="third")
+    assert module.exists() and not unfinished.exists()
 
 
 def test_settings_of_pip_hold_for_uv_and_its_own_come_before_them(

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from estimators.cli import upkeep
+from estimators.cli import main, upkeep
 from estimators.provision import command, environment, packages
 from estimators.provision.environment import ProvisionOptions, TensorFlowBuild
 from estimators.provision.errors import OutOfSpace, ProvisionError
 from estimators.provision.packages import Installation
 from estimators.provision.progress import StepProgress
+from estimators.provision.stamp import Stamp
 
 ROOT = Path(__file__).resolve().parents[4]
 
@@ -34,6 +35,16 @@ def test_extras_with_steps_of_their_own_are_refused(tmp_path: Path, extra: str) 
 def test_only_in_a_checkout(tmp_path: Path) -> None:
     with pytest.raises(ProvisionError, match="`fleetfit install`"):
         ProvisionOptions(root=tmp_path, venv=tmp_path)
+
+
+def test_an_extra_by_its_earlier_name(tmp_path: Path, installation: Installation) -> None:
+    with pytest.raises(ProvisionError, match=r"no extra 'ui'\. Did you mean 'service'"):
+        ProvisionOptions(root=None, venv=tmp_path, extras=frozenset({"ui"}))
+    assert main.parser().parse_args(["install", "ui"]).what == "service"
+    options = ProvisionOptions(root=None, venv=installation.prefix)
+    Stamp(extras=frozenset({"ui"})).save(installation.state / "stamp.json")
+    stamp = environment._stamp(options)
+    assert stamp is not None and stamp.extras == {"service"}
 
 
 def test_an_installed_fleetfit_completes_its_environment(

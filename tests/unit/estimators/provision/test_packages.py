@@ -17,7 +17,7 @@ from estimators.provision.errors import (
     VenvUnavailable,
     diagnosis,
 )
-from estimators.provision.packages import Installation
+from estimators.provision.packages import Installation, named
 
 LOG = Path("/logs/step.log")
 
@@ -114,6 +114,21 @@ def test_installed_reads_folder_names(installation: Installation) -> None:
         "pip": "26.0",
         "ruamel_yaml": "0.18.0",
     }
+
+
+@pytest.mark.parametrize(
+    ("requirement", "name"),
+    [
+        ("optuna>=4.2", "optuna"),
+        ("tensorflow[and-cuda]==2.21.*", "tensorflow"),
+        ("Ruamel.yaml", "ruamel_yaml"),
+        ("x @ file:///wheels/x-1.0-py3-none-any.whl", "x"),
+        ("/cache/horovod-0.28.1-cp312-cp312-linux_x86_64.whl", "horovod"),
+        ("pandas!=3; python_version<'4'", "pandas"),
+    ],
+)
+def test_the_name_in_a_requirement(requirement: str, name: str) -> None:
+    assert named(requirement) == name
 
 
 def test_not_a_venv(tmp_path: Path) -> None:

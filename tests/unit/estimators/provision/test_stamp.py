@@ -48,3 +48,8 @@ def test_steps_come_and_go() -> None:
     assert STAMP.without_step("mpi").steps == {}
     assert STAMP.without_step("mpi").extras == STAMP.extras
     assert STAMP.with_step("tools", FinishedStep(key="k")).steps.keys() == {"mpi", "tools"}
+
+
+def test_extras_of_an_older_fleetfit_are_renamed_or_dropped() -> None:
+    stamp = Stamp(extras=frozenset({"ui", "re2", "tuning"}))
+    assert stamp.with_known(["service", "tuning", "plots"]).extras == {"service", "tuning"}
