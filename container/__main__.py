@@ -32,7 +32,7 @@ def main() -> int:
 
         return rank.main(arguments)
     if command == "train":
-        # until the loop handles it: there is nothing to report by a traceback
+        # until the loop handles the signal: a traceback would report nothing useful
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.set_threshold(_OBJECTS)
         from container.toolkit import train

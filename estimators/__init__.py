@@ -13,9 +13,9 @@
     )
     job = estimator.fit({"train": "data/digits"})
 
-The estimators, strategies, handles, results and errors are here; the modules have the rest by subject, and the SDK's
-module names where the SDK has such a module: ``from estimators.tuner import HyperparameterTuner``. Names are imported
-when they are used, so that importing the package is quick.
+This package has the estimators, strategies, handles, results and errors. The modules have the other names by subject.
+A module has the name of the SageMaker SDK's module if there is such a module: ``from estimators.tuner import
+HyperparameterTuner``. Names are imported when they are first used, so that the import of the package is fast.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""Callbacks of ``fit(callbacks=…)``: trackers, notifications, resizing, and the base class for your own."""
+"""Provide the callbacks of ``fit(callbacks=…)``: trackers, notifications, resizing, and the base class for users'
+callbacks.
+"""
 
 from __future__ import annotations
 

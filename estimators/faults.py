@@ -1,4 +1,4 @@
-"""Faults that are injected to test how a job handles them: ``fit(faults=[Kill(rank=1, at_step=50)])``."""
+"""Provide the faults that can be injected to test a job's reaction: ``fit(faults=[Kill(rank=1, at_step=50)])``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Input channels of ``fit()``, under the names of ``sagemaker.inputs``."""
+"""Provide the input channels of ``fit()``, under the names of ``sagemaker.inputs``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Predictions before a training: the best strategy and fleet, and the time and cost of a fleet."""
+"""Provide predictions before a training: the best strategy and fleet, and the time and cost of a fleet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions that run as jobs, under the names of ``sagemaker.remote_function``."""
+"""Provide functions that run as jobs, under the names of ``sagemaker.remote_function``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs without hosts, for tests of code that trains: ``instance_type="local_fake"``."""
+"""Simulate jobs without hosts, for tests of code that starts trainings: ``instance_type="local_fake"``."""
 
 from __future__ import annotations
 

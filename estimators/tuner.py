@@ -1,4 +1,4 @@
-"""Searches for hyperparameters, under the names of ``sagemaker.tuner``."""
+"""Search for hyperparameters, under the names of ``sagemaker.tuner``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def main(argv: Sequence[str]) -> int:
     """Run the command.
 
     Returns:
-        0 on success; 1 if the data cannot be divided; 2 if the command line is invalid.
+        0 on success. 1 if the data cannot be divided. 2 if the command line is invalid.
     """
     words = [word for word in argv if word != "--manifest"]
     if len(words) != 4 or words[2] != "--shards" or not words[3].isdecimal():

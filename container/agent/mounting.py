@@ -38,7 +38,7 @@ def main(argv: Sequence[str]) -> int:
     """Mount the channels, and unmount them when standard input ends.
 
     Returns:
-        0 on success; 1 if a mount fails or is lost; 2 if the command line is invalid.
+        0 on success. 1 if a mount fails or is lost. 2 if the command line is invalid.
     """
     from container.agent.channels import read_channels
 

@@ -81,7 +81,7 @@ class Metadata:
 
 
 class Notices:
-    """What there is to say, each thing once.
+    """A poller of the instance metadata service that returns each notice only once.
 
     Args:
         metadata: The machine's instance metadata service.
@@ -93,7 +93,11 @@ class Notices:
         self._unanswered = 0
 
     def look(self, now: float) -> list[dict[str, Any]]:
-        """Ask once and return what is new; ``now`` is in seconds since the epoch."""
+        """Query the metadata service once, and return the new notices.
+
+        Args:
+            now: The current time, in seconds since the epoch.
+        """
         try:
             action, rebalance = self._metadata.read(_INTERRUPTION), self._metadata.read(_REBALANCE)
         except OSError as error:
@@ -117,7 +121,10 @@ class Notices:
 
 
 def _seconds(action: str, now: float) -> float:
-    """In how many seconds the host goes; where that cannot be, its clock is wrong, and it is the usual time."""
+    """Return the number of seconds until the host is interrupted.
+
+    Return the usual number of seconds if the notice's time cannot be read or is not plausible.
+    """
     try:
         moment = datetime.datetime.fromisoformat(str(json.loads(action)["time"]).replace("Z", "+00:00"))
         seconds = moment.timestamp() - now
@@ -130,7 +137,7 @@ def main(argv: Sequence[str]) -> int:
     """Print notices until standard input ends.
 
     Returns:
-        0 on success; 2 if the command line is invalid.
+        0 on success. 2 if the command line is invalid.
     """
     options = dict(zip(argv[::2], argv[1::2], strict=False))
     if len(argv) % 2 or set(options) != {"--imds", "--every"}:

@@ -25,7 +25,8 @@ def main() -> int:
     """Check the data that standard input names as JSON: ``{"channels": {…}, "writes": {argument: URI}}``.
 
     Returns:
-        0 if the data is usable; 1 after an error. One line on standard error then names the channel or the argument.
+        0 if the data is usable. 1 after an error. In this case, one line on standard error names the channel or the
+        argument.
     """
     try:
         asked = json.load(sys.stdin)

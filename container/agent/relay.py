@@ -22,7 +22,7 @@ def main(argv: Sequence[str]) -> int:
     """Relay connections until standard input ends.
 
     Returns:
-        0 on success; 2 if the command line is invalid.
+        0 on success. 2 if the command line is invalid.
     """
     try:
         servers = _parse(argv)

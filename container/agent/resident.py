@@ -60,7 +60,7 @@ def main(argv: Sequence[str] = ()) -> int:
     """Serve the supervisor's requests until the connection ends.
 
     Returns:
-        0 on success; 2 if the command line is invalid.
+        0 on success. 2 if the command line is invalid.
     """
     if argv and not (len(argv) == 2 and argv[0] == "--lifeline" and argv[1].isdecimal()):
         print(f"usage: python -m container agent host [--lifeline FD]; got {list(argv)}", file=sys.stderr)
@@ -163,11 +163,11 @@ class _Resident:
     # --- messages ---
 
     def closed(self, reason: str) -> None:
-        """See :class:`container.system.link.LinkHandler`."""
+        """Handle the end of the connection (see :class:`container.system.link.LinkHandler`)."""
         self._end()
 
     def received(self, message: Message, body: bytes) -> None:
-        """See :class:`container.system.link.LinkHandler`."""
+        """Handle a message of the supervisor (see :class:`container.system.link.LinkHandler`)."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         try:
@@ -287,7 +287,10 @@ class _Resident:
 
 
 class _Follower:
-    """Tells the supervisor of one process; see :class:`container.system.running.OutputFollower`."""
+    """A follower that sends the output and the exit status of one process to the supervisor.
+
+    See :class:`container.system.running.OutputFollower`.
+    """
 
     def __init__(self, link: HostLink, running: dict[int, RunningProcess], number: int) -> None:
         self._link = link

@@ -56,7 +56,7 @@ def main(argv: Sequence[str]) -> int:
     transferred.
 
     Returns:
-        0 on success; 1 if a file could not be transferred; 2 if the command line is invalid.
+        0 on success. 1 if a file could not be transferred. 2 if the command line is invalid.
     """
     try:
         direction, folder, uri, host, every, what = _parse(argv)
@@ -196,13 +196,13 @@ class Uploader:
         self._warned: set[str] = set()
 
     def run(self, moments: Iterable[None]) -> None:
-        """Upload what there is at some moments, then what is left.
+        """Upload new files at each moment. Then upload all remaining files.
 
         Args:
-            moments: When to look; the next is waited for.
+            moments: An iterator that blocks until the next check is due, and that ends when the job has ended.
 
         Raises:
-            AgentError: something could not be uploaded in the end; it says what is where.
+            AgentError: a remaining file could not be uploaded. The message names the file.
         """
         # only checkpoints were downloaded, and the size of other files shows little about their changes
         if self._what == _CHECKPOINTS:
@@ -331,7 +331,7 @@ class Uploader:
                 target.write(chunk)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Return all files that may be uploaded. A manifest comes after the files that it lists."""
+        """Return all files that may be uploaded. Each manifest follows the files that it lists."""
         return self._walk(follow=True)
 
     def _walk(self, *, follow: bool) -> list[tuple[str, os.stat_result]]:
@@ -464,7 +464,10 @@ def _kept(folder: Path) -> Iterator[None]:
 
 
 def _until_end_of_input(every: float) -> Iterator[None]:
-    """Yield every so many seconds until the end of standard input, which is open while the job runs."""
+    """Yield every ``every`` seconds until standard input ends.
+
+    The caller keeps standard input open while the job runs.
+    """
     while not select.select([0], [], [], every)[0] or os.read(0, 1024):
         yield
 

@@ -24,7 +24,7 @@ _UNUSED = (
     *(f"on_{mode}_{when}" for mode in ("test", "predict") for when in ("begin", "end", "batch_begin", "batch_end")),
 )
 
-#: Why an interrupted epoch starts over if there is no data source that can continue within the epoch.
+#: The reason why an interrupted epoch starts again if no data source can continue within the epoch.
 _NO_DATA = "continuing within an epoch needs callback(data=…), which was not given"
 
 

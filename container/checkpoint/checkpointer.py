@@ -303,7 +303,7 @@ class Checkpointer:
         waited_s = time.monotonic() - ready
         arenas = self._snapshot(groups)
         snapshot_s = time.monotonic() - ready - waited_s
-        # From the very beginning: finding many variables takes its time, too.
+        # Measured from the very beginning, because finding many variables also takes time.
         self.schedule.saved(step, blocked_s=time.monotonic() - began)
         self._writer.submit(
             Snapshot(

@@ -1,4 +1,4 @@
-"""Share checkpoints between ranks. Rank 0 reads and writes; the other ranks receive the data that rank 0 has read."""
+"""Share checkpoints between ranks. Rank 0 reads and writes. The other ranks receive the data that rank 0 has read."""
 
 from __future__ import annotations
 

@@ -112,7 +112,7 @@ class ArrayState:
         return {}
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
-        """See :class:`Saveable`."""
+        """Return the slots of the arrays (see :class:`Saveable`)."""
         return {
             "arrays": [
                 _VariableSlot(name, [value]) if hasattr(value, "assign") else _ArraySlot(self._arrays, name)
@@ -165,7 +165,7 @@ class KerasState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """See :class:`Saveable`."""
+        """Return the facts about Keras (see :class:`Saveable`)."""
         return {"keras": self._keras}
 
     @property

@@ -82,7 +82,7 @@ class BackgroundWriter(Generic[Job]):
             self._raise()
 
     def submit(self, job: Job) -> None:
-        """Have a job written, for which :meth:`make_room` has made room."""
+        """Submit a job to the writer's thread. The caller must have called :meth:`make_room` for the job."""
         with self._changed:
             self._under_way += 1
             self._queue.append(job)
@@ -92,10 +92,10 @@ class BackgroundWriter(Generic[Job]):
             self._changed.notify_all()
 
     def wait(self) -> None:
-        """Wait until everything is written.
+        """Wait until all jobs are written.
 
         Raises:
-            Exception: what a job failed with; raised once.
+            Exception: the error of a job. Each error is raised only once.
         """
         with self._changed:
             self._wait_until(lambda: self._under_way == 0)

@@ -77,23 +77,25 @@ class RecordWrapping(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostChannel:
-    """One channel.
+    """One input channel of a job.
 
     Attributes:
-        name: Its name, as in ``SM_CHANNEL_<NAME>``.
-        uri: ``s3://bucket/prefix``, a ``file://`` URL or an absolute path: a folder or file, or a manifest.
-        mode: How the script reads it.
-        data_type: What ``uri`` names.
-        distribution: What each host gets of it.
-        compression: Pipe mode only.
-        record_wrapping: Pipe mode only.
-        shuffle_seed: Seed of the order of objects and manifest entries; None keeps the order. Files of File mode have
-            no order: there it decides which objects a host is dealt.
-        attribute_names: What to read of an augmented manifest's lines, in this order.
-        content_type: MIME type, for the script.
+        name: The name of the channel, as in ``SM_CHANNEL_<NAME>``.
+        uri: The ``s3://bucket/prefix``, ``file://`` URL or absolute path of a folder, a file or a manifest.
+        mode: The way in which the script reads the channel.
+        data_type: The kind of data that ``uri`` refers to.
+        distribution: The way in which the objects are distributed over the hosts.
+        compression: The compression of the objects. Only channels in Pipe mode may have a compression.
+        record_wrapping: The format in which each object is wrapped in the stream. Only channels in Pipe mode may have
+            a format.
+        shuffle_seed: The seed for shuffling objects and manifest entries. None to keep the order. In File mode, files
+            have no order, and the seed only determines which objects each host gets.
+        attribute_names: The names of the attributes to read from each line of an augmented manifest, in the order of
+            reading.
+        content_type: The MIME type of the data, for the script's information.
 
     Raises:
-        ConfigurationError: a value is none of the allowed ones, or two of them exclude each other.
+        ConfigurationError: a value is not one of the allowed values, or two values exclude each other.
     """
 
     name: str
@@ -161,10 +163,11 @@ class HostChannel:
 
     @classmethod
     def from_dict(cls, name: str, values: Mapping[str, Any]) -> HostChannel:
-        """Read what :meth:`to_dict` gave.
+        """Create a channel from the result of :meth:`to_dict`.
 
         Raises:
-            ConfigurationError: an unknown key, a value of the wrong kind, or as for the class.
+            ConfigurationError: a key is unknown, a value has the wrong type, or the settings are invalid as described
+                for the class.
         """
         if not isinstance(values, Mapping) or not isinstance(values.get("uri"), str):
             raise ConfigurationError(f"channel {name!r} needs a 'uri'; got {values!r}.")

@@ -201,7 +201,7 @@ def _of_argparse(text: str) -> str | None:
         words = match[1].split()
         options = [word.partition("=")[0] for word in words if re.match(r"-[^\d.]", word)]
         if not options and not {"True", "False", "1", "0", "true", "false"}.issuperset(words):
-            return None  # the words are not options: the script got them from somewhere else than hyperparameters
+            return None  # the words are not options: they are not from the hyperparameters
         if not options:
             return (
                 "a hyperparameter is passed with its value, but an option with store_true takes no value. To switch "

@@ -1,7 +1,7 @@
-"""Public modules, whose names are imported when they are used.
+"""Import the names of public modules when they are first used.
 
-The stub beside a public module lists its names, one a line: ``from MODULE import NAME as NAME``. Type checkers and
-editors read the same lines, so each name is written in one place.
+The stub file next to a public module lists the module's names, with one name in a line: ``from MODULE import NAME as
+NAME``. Type checkers and editors read the same lines. Each name is thus written only once.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def exports(module: str, file: str) -> tuple[list[str], Callable[[str], Any], Ca
 
     Args:
         module: The module's ``__name__``.
-        file: The module's ``__file__``, beside which the stub is.
+        file: The module's ``__file__``. The stub file is in the same folder.
     """
     with open(file.removesuffix(".py") + ".pyi", encoding="utf-8") as stub:
         imports = [line.split() for line in stub if line.startswith("from ")]

@@ -1,7 +1,7 @@
-"""Rules of dataclasses: beside each field stands the rule for its values, in the field's metadata.
+"""Validate the fields of dataclasses. Each field's metadata contains the rule for the field's values.
 
-:func:`check` holds an instance to the rules of its fields; :func:`from_dict` and :func:`read` make an instance of a
-dict; :func:`to_dict` is the way back. A field whose default is None may be None.
+:func:`check` applies the rules to the fields of an instance. :func:`from_dict` and :func:`read` create an instance
+from a dict. :func:`to_dict` converts an instance to a dict. A field whose default is None may be None.
 """
 
 from __future__ import annotations
@@ -18,23 +18,24 @@ from typing import Any
 from container.contract.errors import ConfigurationError
 from container.contract.names import shown, unknown
 
-#: Takes the name of the place in messages, and a value; returns the field's value, or raises a ConfigurationError.
+#: A rule is called with the option's name for messages and a value. It returns the field's value, or raises
+#: ConfigurationError.
 Rule = Callable[[str, Any], Any]
 
-#: Items of a list of an argument.
+#: The maximum number of items in a list.
 MAX_ITEMS = 100_000
-#: Linux's limits in bytes: of a process's argument, of a path, of a name between its slashes.
+#: Linux's limits in bytes, for an argument of a process, for a path, and for a name between the path's slashes.
 _MAX_TEXT = 1 << 17
 _MAX_PATH = 4096
 _MAX_PART = 255
-#: A number with at most this many digits is repeated in an error's remedy.
+#: The maximum number of digits of a number that an error's remedy repeats.
 _MAX_NUMBER = 25
 _WEEK = 7 * 86_400
 _MAX_MONEY = 1e9
 
 
 class UnknownOptionError(ConfigurationError):
-    """Raised if there is no option of that name."""
+    """Raised if no option has the given name."""
 
 
 def option(rule: Rule, default: Any = None, **more: Any) -> Any:
@@ -42,7 +43,7 @@ def option(rule: Rule, default: Any = None, **more: Any) -> Any:
 
     Args:
         rule: The rule.
-        default: The default value; ``dataclasses.MISSING`` for a field that must be given.
+        default: The default value. ``dataclasses.MISSING`` for a field without a default.
         more: More arguments of ``dataclasses.field``, such as ``default_factory`` instead of the default.
     """
     if "default_factory" not in more:
@@ -51,14 +52,15 @@ def option(rule: Rule, default: Any = None, **more: Any) -> Any:
 
 
 def check(made: Any, where: str = "{kind}({name}=…)") -> None:
-    """Hold the fields of a dataclass's instance to their rules; each gets the value that its rule returns.
+    """Apply the rules of a dataclass to an instance's fields. Set each field to the value that the field's rule
+    returns.
 
     Args:
-        made: The instance, also a frozen one; its ``__post_init__`` calls this.
-        where: The name of a field in messages.
+        made: The instance, which may be frozen. The instance's ``__post_init__`` calls this function.
+        where: The format of a field's name in error messages.
 
     Raises:
-        ConfigurationError: a value breaks the rule of its field.
+        ConfigurationError: a value violates the rule of its field.
     """
     for field in dataclasses.fields(made):
         value = getattr(made, field.name)
@@ -89,7 +91,7 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
 
 
 def to_dict(made: Any) -> dict[str, Any]:
-    """Return an instance as a JSON-serialisable dict, which :func:`from_dict` reads back equal."""
+    """Return an instance as a JSON-serialisable dict. :func:`from_dict` converts the dict to an equal instance."""
     return dataclasses.asdict(
         made,
         dict_factory=lambda items: {
@@ -99,13 +101,13 @@ def to_dict(made: Any) -> dict[str, Any]:
 
 
 def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", known: Sequence[str] = ()) -> Any:
-    """Return an instance of a dataclass of backend options; an option keeps its default where it is None.
+    """Create an instance of a dataclass of backend options. Options that are None keep their defaults.
 
     Args:
         kind: The dataclass.
         given: The options, by name.
-        what: The word for such options in the message about an unknown one.
-        known: Further names, which the caller handles.
+        what: The word for such options in the message about an unknown option.
+        known: The names of options that are also allowed, but that the caller handles.
 
     Raises:
         ConfigurationError: an option is unknown, or a value is invalid.
@@ -124,7 +126,13 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
 
 
 def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> ConfigurationError:
-    """Return the error for an invalid value."""
+    """Return the error for an option with an invalid value.
+
+    Args:
+        where: The name of the option, for the message.
+        must_be: A description of valid values.
+        value: The invalid value.
+    """
     return ConfigurationError(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
 
 
@@ -160,10 +168,10 @@ def passable(where: str, value: str, most: int | None = _MAX_TEXT) -> str:
 
 
 def text(form: str | None = None, what: str = "") -> Rule:
-    """Return the rule for a string that is not empty.
+    """Return a rule that accepts strings that are not empty.
 
     Args:
-        form: The regular expression that must match the whole string; None: any string.
+        form: The regular expression that must match the whole string. None to accept any string.
         what: The end of the message "<value> is …", for example "not the name of a subnet".
     """
 
@@ -179,14 +187,14 @@ def text(form: str | None = None, what: str = "") -> Rule:
 
 
 def string(where: str, value: Any) -> str:
-    """Return a text, which may be empty."""
+    """Return the value of an option that must be a string. The string may be empty."""
     if not isinstance(value, str):
         raise refuse(where, "a string", value)
     return passable(where, value)
 
 
 def path(where: str, value: Any) -> str:
-    """Return a path or a URI as a text."""
+    """Return the value of an option that must be a path or a URI. Path objects are converted to strings."""
     value = os.fspath(value) if isinstance(value, os.PathLike) else value
     if value == "":
         raise refuse(where, "a string that is not empty", value)
@@ -205,7 +213,7 @@ interpreter = text(r"/.*", "not the absolute path of an interpreter on the hosts
 
 
 def one_of(*allowed: str) -> Rule:
-    """Return the rule for one of several strings."""
+    """Return a rule that accepts only the given strings."""
 
     def rule(where: str, value: Any) -> str:
         if value not in allowed:
@@ -216,7 +224,7 @@ def one_of(*allowed: str) -> Rule:
 
 
 def member(kind: type[enum.Enum]) -> Rule:
-    """Return the rule for a member of an enum, which its value also names."""
+    """Return a rule that accepts the members of an enum and the values of these members, and returns the member."""
 
     def rule(where: str, value: Any) -> enum.Enum:
         for each in kind:
@@ -228,12 +236,12 @@ def member(kind: type[enum.Enum]) -> Rule:
 
 
 def items_of(where: str, value: Any, such_as: str = "") -> list[Any]:
-    """Return the items of a list; any iterable but a text or a dict is one.
+    """Return the items of an option that must be a list. All iterables are accepted, except texts, bytes and dicts.
 
     Args:
-        where: The name of the place in messages.
+        where: The name of the option in error messages.
         value: The value.
-        such_as: A list that is possible, as it is written.
+        such_as: An example of a valid list, for the error message.
 
     Raises:
         ConfigurationError: the value is not a list, or has more than :data:`MAX_ITEMS` items.
@@ -247,12 +255,12 @@ def items_of(where: str, value: Any, such_as: str = "") -> list[Any]:
 
 
 def texts(item: Rule | None = None, *, one_too: bool = True, such_as: str = "") -> Rule:
-    """Return the rule for a list of texts, each once.
+    """Return a rule that accepts a list of strings. Duplicate strings are removed.
 
     Args:
-        item: The rule for each of them.
-        one_too: Whether a single text stands for a list of it.
-        such_as: An example, for the refusal.
+        item: The rule for each string.
+        one_too: Whether the rule also accepts a single string instead of a list.
+        such_as: An example for the error message.
     """
 
     def rule(where: str, value: Any) -> tuple[str, ...]:
@@ -265,12 +273,13 @@ def texts(item: Rule | None = None, *, one_too: bool = True, such_as: str = "") 
 
 
 def words(such_as: str = "", *, item: Rule = passable, empty: bool = False) -> Rule:
-    """Return the rule for a list of arguments of a program or of paths, in their order; a text alone is no list.
+    """Return a rule that accepts a list of program arguments or paths, in their order. A string instead of a list is
+    refused.
 
     Args:
-        such_as: An example, for the refusal.
-        item: The rule for each of them.
-        empty: Whether one may be empty.
+        such_as: An example for the error message.
+        item: The rule for each item.
+        empty: Whether an item may be empty.
     """
 
     def rule(where: str, value: Any) -> tuple[str, ...]:
@@ -288,7 +297,7 @@ def words(such_as: str = "", *, item: Rule = passable, empty: bool = False) -> R
 
 
 def write(value: Any) -> str:
-    """Return the remedy for a number where a text is expected; empty for other values."""
+    """Return a hint that shows how to write a number as a string. Return an empty string for other values."""
     is_number = isinstance(value, float) or (isinstance(value, int) and abs(value) < 10**_MAX_NUMBER)
     return f". Write {str(value)!r}" if is_number else ""
 
@@ -297,19 +306,26 @@ def write(value: Any) -> str:
 
 
 def boolean(where: str, value: Any) -> bool:
-    """Return True or False."""
+    """Return the value of an option that must be True or False.
+
+    Raises:
+        ConfigurationError: the value is neither True nor False.
+    """
     if not isinstance(value, bool):
         raise refuse(where, "True or False", value)
     return value
 
 
 def or_none(rule: Rule) -> Rule:
-    """Return the rule for a value that may be None, for fields with another default."""
+    """Return a rule that accepts None in addition to the values of another rule.
+
+    The rule is for fields whose default is not None.
+    """
     return lambda where, value: None if value is None else rule(where, value)
 
 
 def nested(kind: type) -> Rule:
-    """Return the rule for an instance of a dataclass, or a dict of its fields."""
+    """Return a rule that accepts an instance of a dataclass, or a dict of the dataclass's fields."""
 
     def rule(where: str, value: Any) -> Any:
         if isinstance(value, kind):
@@ -339,7 +355,9 @@ def _range(least: float, most: float | None) -> str:
 
 
 def number(least: float = 0, most: float | None = None, what: str = "a number") -> Rule:
-    """Return the rule for a number with a range."""
+    """Return a rule that accepts numbers from ``least`` to ``most``. ``what`` describes such a number in the error
+    message.
+    """
 
     def rule(where: str, value: Any) -> float:
         if not _is_number(value, least, most):
@@ -374,7 +392,11 @@ def seconds(least: float = 0, most: float = _WEEK) -> Rule:
 
 
 def money(where: str, value: Any) -> float:
-    """Return an amount in US dollars."""
+    """Return the value of an option that must be an amount above 0 in US dollars.
+
+    Raises:
+        ConfigurationError: the value is not a number above 0.
+    """
     if not _is_number(value, 0, _MAX_MONEY) or value in (0, _MAX_MONEY):
         raise refuse(where, f"an amount in US dollars above 0 and below {_digits(_MAX_MONEY)}", value)
     return float(value)
@@ -400,18 +422,18 @@ def above_0(what: str, most: float | None = None) -> Rule:
 
 
 def between_0_and_1(where: str, value: Any) -> float:
-    """Return a number between 0 and 1, both excluded."""
+    """Return the value of an option that must be a number above 0 and below 1."""
     if not _is_number(value, 0, 1) or value in (0, 1):
         raise refuse(where, "between 0 and 1", value)
     return value  # type: ignore[no-any-return]
 
 
 def pair(what: str, item: Rule) -> Rule:
-    """Return the rule for two values, the second of which is not less than the first.
+    """Return a rule that accepts two values. The second value must not be less than the first value.
 
     Args:
-        what: What they are: "(shortest, longest) in seconds".
-        item: The rule for each of them.
+        what: A description of the pair for the error message, such as "(shortest, longest) in seconds".
+        item: The rule for each value.
     """
 
     def rule(where: str, value: Any) -> tuple[Any, Any]:

@@ -595,6 +595,7 @@ if __name__ == "sitecustomize":
             else:
                 sys.meta_path.insert(0, _looking)
         if _target and _watch is not None:
-            _evidence = _watch_evidence(_watch, _target)  # comes last, because it must ask the finders behind it
+            # Must be the last step, because it calls the finders behind this finder.
+            _evidence = _watch_evidence(_watch, _target)
         if _IMPORTER in os.environ:  # the importer calls this in a fork that will run a script
             sys._fleetfit_go_on = lambda: _go_on(_target, _evidence)  # type: ignore[attr-defined]

@@ -21,8 +21,8 @@ def holds(distribution: str, local_size: int) -> str:
         local_size: The number of ranks that read on this host.
 
     Returns:
-        "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if each
-        rank of the host gets a separate part.
+        "all" if every process gets the whole channel, "host" if the process gets all of its host's part, or "rank" if
+        each rank of the host gets a separate part.
     """
     if distribution != _SHARDED:
         return "all"

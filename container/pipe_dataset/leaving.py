@@ -57,8 +57,8 @@ def wait(file: int, timeout: float | None = None) -> bool:
         timeout: The time limit in seconds. If None, no limit.
 
     Returns:
-        True if the FIFO can be read; False after the timeout, or when the process exits. :func:`ending` distinguishes
-        the latter two.
+        True if the FIFO can be read. False after the timeout, or when the process exits. :func:`ending` distinguishes
+        between the timeout and the exit.
     """
     poll = select.poll()
     poll.register(file, select.POLLIN)  # also returns POLLHUP, after the last writer has closed the FIFO

@@ -87,7 +87,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         self._runs = True
         try:
             self.run_forever()
-        finally:  # it may have been interrupted
+        finally:  # the call may have been interrupted
             self._runs = False
             task.remove_done_callback(self._main_ended)
         if self._fault is not None:
@@ -114,7 +114,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if "task" in context or "future" in context:
-            return  # its owner has ended, for another reason
+            return  # the owner of the task has ended, for another reason
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:

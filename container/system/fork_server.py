@@ -20,7 +20,7 @@ _MOST_DESCRIPTORS = 4
 
 def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
     """Send a message to a client. Ignore the error if the client has ended."""
-    with contextlib.suppress(OSError):  # it is gone, which is noticed when it is read
+    with contextlib.suppress(OSError):  # the end of the client is noticed when its connection is read
         sock.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -79,7 +79,7 @@ class ForkServer(abc.ABC):
 
     @property
     def descriptors(self) -> set[int]:
-        """The descriptors of the listening socket and of the connections to clients."""
+        """Return the descriptors of the listening socket and of the connections to clients."""
         return {self._listener.fileno(), *self.peers}
 
     def tell(self, message: Mapping[str, Any]) -> None:

@@ -13,7 +13,7 @@ from container.contract.messages import Message, MessageError
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
-#: Streams pause while more than so many bytes are unsent, and resume when at most so few are left.
+#: Streams pause while more bytes than the first number are unsent, and resume at the second number.
 _HIGH, _LOW = 4 << 20, 1 << 20
 
 

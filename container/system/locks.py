@@ -16,7 +16,7 @@ _PAUSE_S = 0.002
 
 
 def take(path: Path) -> int | None:
-    """Take a lock.
+    """Acquire a lock.
 
     Returns:
         The descriptor that holds the lock. None if another process holds the lock.

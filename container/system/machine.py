@@ -187,7 +187,7 @@ def _process_limit(groups: tuple[Path, ...]) -> int | None:
     """
     found = [limit for group in groups if (limit := _number(group / "pids.max")) is not None]
     soft = _limit(resource.getrlimit(resource.RLIMIT_NPROC)[0])
-    if soft is not None and os.geteuid() != 0:  # root is not held to it
+    if soft is not None and os.geteuid() != 0:  # the limit does not apply to root
         found.append(soft)
     return min(found, default=None)
 

@@ -55,11 +55,11 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def ask(self, host: str) -> None:
-        """Ask a host to report where its ranks are."""
+        """Request a report of the current positions of a host's ranks."""
 
     @abc.abstractmethod
     def give_up(self) -> None:
-        """End the job, and use the hosts' reports for the error message. The method is called once."""
+        """Fail the job, and use the hosts' reports for the error message. The method is called once."""
 
     def start(self) -> None:
         """Start checking for progress."""

@@ -24,7 +24,7 @@ from container.system.link import HostLink
 if TYPE_CHECKING:
     import tarfile
 
-#: Called with None after success, else with the error.
+#: Called with None after success, and with the error after a failure.
 Done = Callable[[str | None], None]
 
 _PIECE = 1 << 18

@@ -15,7 +15,7 @@ from pathlib import Path
 from container.system import folders
 from container.system.files import names_in
 
-#: A folder that was modified within so many seconds may belong to a process that has just started.
+#: A folder that was modified within this number of seconds may belong to a process that has just started.
 _SETTLED_S = 60.0
 
 

@@ -29,7 +29,7 @@ def main(argv: list[str]) -> int:
     """Replace this process by the entry point. This function returns only if the entry point cannot be run.
 
     Returns:
-        1 if the entry point cannot be run; 2 if the command line is invalid.
+        1 if the entry point cannot be run, or 2 if the command line is invalid.
     """
     if argv:
         print(f"python -m container debug takes no arguments, got {argv}", file=sys.stderr)

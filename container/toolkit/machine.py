@@ -302,7 +302,7 @@ class HostMachine:
 
     @property
     def next_deadline(self) -> float | None:
-        """The time at which :attr:`PlainEvent.TIME_UP` is due next. None if no time is set."""
+        """Return the time at which :attr:`PlainEvent.TIME_UP` is due next. Return None if no deadline is set."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     def handle(self, event: Event, now: float) -> list[Action]:
@@ -462,7 +462,8 @@ class HostMachine:
                 )
             )
         elif importing and (left := self._importer_heard + limit - self._now) > 0:
-            self._later(left, PlainEvent.START_CHECK)  # imports may take any time, but not in silence
+            # The imports may take any time, but the importer must keep sending messages.
+            self._later(left, PlainEvent.START_CHECK)
         elif importing:
             self._do(BlameImporter(importing))
 

@@ -64,7 +64,7 @@ def main(argv: list[str]) -> int:
     """Run the command after ``--``.
 
     Returns:
-        The exit code of the command; 127 if the command cannot be started; 128 plus the signal's number if a signal
+        The exit code of the command, 127 if the command cannot be started, or 128 plus the signal's number if a signal
         killed the command.
     """
     processes.set_death_signal(signal.SIGKILL, os.getppid())
@@ -143,7 +143,7 @@ def main(argv: list[str]) -> int:
     if place_read >= 0:
         os.close(place_read)
     toolkit.send({"op": "started", "pid": order.child})
-    if order.told:  # while the child was being made
+    if order.told:  # SIGTERM was received while the child was being started
         _signal(order.child, signal.SIGTERM, order.of_group)
     return _follow(toolkit, process, order, place_write)
 

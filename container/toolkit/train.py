@@ -68,7 +68,7 @@ def main(argv: list[str]) -> int:
     """Run this host's processes of the job.
 
     Returns:
-        0 on success; 1 if the job has failed; 2 if the command line is invalid; 143 if the job was stopped.
+        0 on success, 1 if the job has failed, 2 if the command line is invalid, or 143 if the job was stopped.
     """
     if argv:
         print(f"python -m container train takes no arguments, got {argv}", file=sys.stderr)

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leftover(abc.ABC):
-    """Something outside its record and processes that a job with a dead supervisor has left.
+    """A resource outside a job's record and processes that remained after the job's supervisor had died.
 
     Attributes:
-        name: Its name on its machine or service.
-        job: The job.
-        kind: Its kind: ``container``, ``network``, ``host``, ``fleet``.
-        text: A description, if the name alone does not say enough.
+        name: The name of the resource on its machine or service.
+        job: The name of the job.
+        kind: The kind of the resource: ``container``, ``network``, ``host`` or ``fleet``.
+        text: A description, if the name alone does not identify the resource.
     """
 
     name: str
@@ -68,10 +68,10 @@ class Finding:
 
 
 class Backend(abc.ABC):
-    """A runner of one job. All methods except coroutines return at once; the work continues in the loop.
+    """A runner of one job. All methods except coroutines return at once. The work continues in the event loop.
 
     Args:
-        loop: The supervisor's loop.
+        loop: The supervisor's event loop.
         record: The job's record.
         spec: The job.
         options: The options that only the supervisor needs.
@@ -80,7 +80,7 @@ class Backend(abc.ABC):
 
     #: The backend's name in error messages.
     name: str
-    #: Whether hosts can join and leave a running job: the methods under "hosts that come and go".
+    #: Whether hosts can join and leave a running job, with the methods under "hosts that join and leave".
     elastic = False
     #: Whether the hosts' processes may run as other users than the caller, for example in containers.
     other_users = False
@@ -174,7 +174,7 @@ class Backend(abc.ABC):
         self.events.put_nowait(OutputRead(host, data))
 
     def warn(self, text: str, host: str | None = None) -> None:
-        """Show a warning to the user in the log of a host; default: the first host."""
+        """Show a warning to the user in the log of a host. The default is the first host."""
         host = host or self.spec.hosts[0]
         self.hand_on(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
@@ -219,7 +219,7 @@ class Backend(abc.ABC):
     def end_now(self) -> None:
         """Kill every host at once, without a grace period."""
 
-    # --- hosts that come and go ---
+    # --- hosts that join and leave ---
 
     def meeting_place(self) -> tuple[str, str]:
         """Return the address at which the hosts reach this machine, and the name of the network interface between the

@@ -24,7 +24,7 @@ class OutputRead:
     Attributes:
         host: The host.
         data: The bytes.
-        time_ns: The time of printing, in nanoseconds since the epoch; default: now.
+        time_ns: The time of printing, in nanoseconds since the epoch. None for the current time.
     """
 
     host: str
@@ -34,13 +34,13 @@ class OutputRead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostEnd:
-    """The end of a host's training process; all its output was reported before.
+    """The end of a host's training process. All output of the process was reported before.
 
     Attributes:
         host: The host.
-        exit_code: The exit status, if it exited.
-        signal: The signal that killed it, if one did.
-        failure: The cause, if the backend knows it (for example, a container that ran out of memory).
+        exit_code: The exit code of the process, if the process exited.
+        signal: The number of the signal that killed the process, or None.
+        failure: The cause, if the backend knows the cause (for example, a container that ran out of memory).
     """
 
     host: str
@@ -59,7 +59,7 @@ class HostNoticed:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptFailed:
-    """A failure after which the backend cannot go on; all running hosts have to be terminated."""
+    """A failure after which the backend cannot continue. All running hosts must be terminated."""
 
     failure: Failure
 
@@ -80,14 +80,14 @@ class ValuesNoted:
 
 @dataclasses.dataclass(frozen=True)
 class LimitMet:
-    """A limit of the backend that the job has reached; the job is then stopped as by ``max_run``."""
+    """A limit of the backend that the job has reached. The job is then stopped as by ``max_run``."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class WaitTold:
-    """The reason why a provider waits (a queue, for example); shown while no host trains."""
+    """The reason why a provider waits (a queue, for example). The reason is shown while no host trains."""
 
     text: str
 
@@ -108,10 +108,10 @@ class ServiceRestarted:
 
 @dataclasses.dataclass(frozen=True)
 class ServiceEnded:
-    """The end of the job at its managed service; all its output was reported before.
+    """The end of the job at its managed service. All output of the job was reported before.
 
     Attributes:
-        status: The last description.
+        status: The last description of the job.
         failure: The failure, if the job has failed.
     """
 

@@ -1,6 +1,6 @@
-"""A backend that starts nothing, for users' tests of their own code around ``fit()``.
+"""Simulate jobs without starting anything, for users' tests of their own code around ``fit()``.
 
-The job's record, status, logs, metrics and handle are real; what the cluster would have done is a script::
+The job's record, status, logs, metrics and handle are real. The outcome of the training is scripted::
 
     from estimators import TensorFlow
     from estimators.testing import FakeOutcome
@@ -173,15 +173,15 @@ class FakeBackend(Backend):
         self.loop.call_later(self._outcome.seconds, self._end)
 
     def stop(self) -> None:
-        """End all hosts at once with exit code 143, the exit code of scripts that do not handle SIGTERM."""
+        """Terminate all hosts at once with exit code 143, the exit code of scripts that do not handle SIGTERM."""
         self._all_end(exit_code=_STOPPED)
 
     def kill_host(self, host: str) -> None:
-        """End all hosts with SIGKILL, because the loss of one host also ends the other hosts."""
+        """Kill all hosts, because the loss of one host also ends the other hosts."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def end_now(self) -> None:
-        """End all hosts with SIGKILL."""
+        """Kill all hosts."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def collect_outputs(self) -> None:

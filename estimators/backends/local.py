@@ -37,7 +37,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
 
 
 def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
-    """Return the description of each channel for the host agent; see :class:`container.contract.channels.HostChannel`.
+    """Return the description of each channel for the host agent. See :class:`container.contract.channels.HostChannel`.
 
     Raises:
         ConfigurationError: options of a channel exclude each other.

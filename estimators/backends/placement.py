@@ -23,13 +23,13 @@ class ClusterPlacement:
 
     Attributes:
         machine: The machine of each host.
-        facts: The backend's facts for their configuration.
-        base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
-        checkpoints: The folder of checkpoints that all hosts share; None: each has its own.
+        facts: The backend's facts for the hosts' configuration.
+        base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
+        checkpoints: The folder of checkpoints that all hosts share. None if each host has a separate folder.
         entry_points: The command that starts each host.
-        preparations: Commands that are run before the hosts are started.
+        preparations: The commands that are run before the hosts are started.
         warnings: Warnings for the user.
-        notes: Further facts to show: machine types, prices.
+        notes: Additional facts to show, such as machine types and prices.
     """
 
     machine: Machine

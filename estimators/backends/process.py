@@ -21,7 +21,7 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 
 class ProcessProvider(HostProvider):
-    """A provider of hosts that are processes; they are available at once.
+    """A provider of hosts that are processes. Such hosts are available at once.
 
     Args:
         job: The job.

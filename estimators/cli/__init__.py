@@ -16,9 +16,9 @@ class Exit(enum.IntEnum):
     OK = 0
     FAILED = 1  # the job failed; `doctor`: something is missing
     USAGE = 2  # an argument, a file or a request is wrong; nothing was started
-    NOT_FOUND = 3  # there is no such job
+    NOT_FOUND = 3  # the job does not exist
     STOPPED = 4  # the job was stopped before it completed
-    UNABLE = 5  # the machine, a record or a supervisor prevents it: the message says which
+    UNABLE = 5  # the machine, a record or a supervisor prevents the command: the message names the cause
     TIMEOUT = 124  # `wait --timeout`: the job has not ended yet
     INTERRUPTED = 130  # Ctrl-C
     BROKEN_PIPE = 141  # the reader of our output has closed the pipe

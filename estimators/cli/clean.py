@@ -347,7 +347,7 @@ def caches() -> list[Item]:
     ]
 
 
-# --- what a crashed machine left ---
+# --- leftovers of a crashed machine ---
 
 
 def leftover_processes(home: str | Path | None = None) -> list[Item]:

@@ -206,11 +206,11 @@ def _add(values: dict[str, Any], option: str, name: str, value: Any) -> None:
 
 
 def repeated(parser: argparse._ActionsContainer, *words: str) -> None:
-    """Add an option that may be repeated, whose values are a list.
+    """Add an option that may be repeated. The option's values are collected in a list.
 
     Args:
-        parser: Where to.
-        words: The names of the option, then the metavar and the help.
+        parser: The parser to which the option is added.
+        words: The names of the option, then the metavar, and then the help text.
     """
     *flags, metavar, text = words
     parser.add_argument(*flags, metavar=metavar, action="append", default=[], help=f"{text}; may be repeated")
@@ -251,7 +251,11 @@ def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def logs(args: argparse.Namespace) -> bool:
-    """Return whether the logs are shown; ``args.all`` says whether every line is."""
+    """Return whether to show the logs. ``args.all`` is True if every line is to be shown.
+
+    Raises:
+        ConfigurationError: ``--all`` and ``--no-logs`` are combined.
+    """
     if args.all and args.no_logs:
         raise ConfigurationError("--all and --no-logs exclude each other.")
     return not args.no_logs

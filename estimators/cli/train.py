@@ -170,7 +170,7 @@ def ended(job: TrainingJob) -> int:
     """Return the exit status for a job that has ended. Print a message if the job was stopped.
 
     Returns:
-        0 if the job completed; 1 if the job failed; 4 if the job was stopped.
+        0 if the job completed, 1 if the job failed, or 4 if the job was stopped.
     """
     status = str(job.status)
     if status == "Completed":

@@ -106,7 +106,7 @@ def measure(
     with script() as folder:
         settings: dict[str, Any] = {"source_dir": folder, "instance_type": instance_type, "seconds": seconds}
         runs: dict[str, TensorFlow] = {}
-        if alone:  # one process exchanges nothing, so use the strategy that is always available
+        if alone:  # one process exchanges nothing: use the strategy that is always available
             runs["alone"] = estimator("collective_all_reduce", 1, models, **settings)
         for processes in counts:
             for strategy in strategies:

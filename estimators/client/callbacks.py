@@ -64,7 +64,7 @@ class Callback:
         """Handle the end of the job, with any status. ``fit()`` calls this method before it returns or raises."""
 
 
-#: The argument ``callbacks``.
+#: The type of the argument ``callbacks``.
 Callbacks = Callback | Iterable[Callback] | None
 
 

@@ -307,7 +307,7 @@ def _hint(path: Path) -> str:
 
 def _check_writable(argument: str, uri: str) -> None:
     if is_s3(uri):
-        return  # check_data asks the server
+        return  # check_data checks the data at the server
     path = path_here(uri)
     if path is None:
         raise UnsupportedError(
@@ -344,10 +344,10 @@ def _write_error(folder: Path) -> str | None:
 
 
 def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """See that the hosts and ranks of the faults exist.
+    """Check that the job has the hosts and ranks that injected faults and the spot market's trace name.
 
     Raises:
-        ConfigurationError: one does not.
+        ConfigurationError: the job has no such host or rank.
     """
     faults.check_against(options.faults, hosts=spec.hosts, size=_ranks(spec))
     for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):

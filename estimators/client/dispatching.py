@@ -225,7 +225,7 @@ class _Listener(threading.Thread):
                 pass
         except (OSError, MessageError):
             pass
-        os._exit(0)  # the main thread may be blocked in a write that nobody reads
+        os._exit(0)  # the main thread may be blocked in a write, because the reader has stopped
 
     def _listen(self) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], 1.0)
@@ -262,7 +262,7 @@ def follow(name: str, descriptor: int, speaker: Speaker) -> int:
         speaker: The writer for messages.
 
     Returns:
-        The exit code: 0 if the job has ended; 1 if the reader has closed the connection.
+        The exit code: 0 if the job has ended, or 1 if the reader has closed the connection.
     """
     listener = _Listener(name, descriptor, speaker)
     listener.start()

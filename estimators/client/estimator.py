@@ -1,4 +1,6 @@
-"""The estimators that users make. The stub beside this module has their arguments with types, for editors."""
+"""Define the estimators that users create. For editors, the stub file next to this module lists the arguments with
+their types.
+"""
 
 from __future__ import annotations
 

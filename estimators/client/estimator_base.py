@@ -1,4 +1,4 @@
-"""What all estimators do: check their arguments, start training jobs, and keep the handles of these jobs."""
+"""Implement the behaviour of all estimators: check arguments, start training jobs, and keep the jobs' handles."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ if TYPE_CHECKING:
 
 E = TypeVar("E", bound="EstimatorBase")
 
-#: Values of ``fit(logs=…)`` in the SDK 2.x.
+#: The values of ``fit(logs=…)`` in the SageMaker SDK 2.x.
 Logs = Literal["All", "Training", "None"]
 
-#: Value of ``fit(logs=…)`` in the SDK 2.x -> whether logs are shown, and whether every line is.
+#: For each value of ``fit(logs=…)`` in the SageMaker SDK 2.x: whether logs are shown, and whether every line is shown.
 _LOGS = {"All": (True, True), "Training": (True, False), "None": (False, False)}
 
 #: Methods of the SDK's estimators that have nothing to do with training.
@@ -53,7 +53,7 @@ _NOT_OURS = {
     "update_profiler": "SageMaker Profiler is a service of AWS",
 }
 
-#: A generated name that is taken is made again this many times: another process may have the same millisecond.
+#: How often another name is generated if the name is taken, because another process used the same millisecond.
 _NAME_ATTEMPTS = 20
 
 
@@ -61,7 +61,7 @@ _FIELDS = frozenset(field.name for field in dataclasses.fields(Settings))
 
 
 def _signature(cls: type[EstimatorBase]) -> inspect.Signature:
-    """Return the constructor's arguments with types and defaults, for ``help()``, Jupyter's tooltips and the stub."""
+    """Return the signature that ``help()``, Jupyter's tooltips and the stub show for an estimator's constructor."""
     fields = {field.name: field for field in dataclasses.fields(Settings)}
     taken = [item.name for item in ARGUMENTS if item.owner in cls._owners and item.treatment is not Treatment.REFUSED]
     ordered = [*cls._positional, *(name for name in taken if name not in cls._positional)]
@@ -89,15 +89,17 @@ def _is_hyperparameter(name: str, value: Any) -> str:
 
 
 class EstimatorBase:
-    """Start training jobs; the classes of :mod:`estimators.client.estimator` say which arguments they take."""
+    """The base class of the estimators, which start training jobs. The classes of :mod:`estimators.client.estimator`
+    define the arguments.
+    """
 
-    #: Whose arguments the constructor takes.
+    #: The owners of the arguments that the constructor accepts.
     _owners: ClassVar[tuple[Owner, ...]] = ()
-    #: Arguments that the SDK's class takes without a name, in its order.
+    #: The positional arguments of the SageMaker SDK's class, in its order.
     _positional: ClassVar[tuple[str, ...]] = ()
-    #: The base of job names where neither an image nor ``base_job_name`` gives one.
+    #: The base of job names if neither an image nor ``base_job_name`` determines it.
     _job_base: ClassVar[str] = "training-job"
-    #: Whether scripts are passed ``--model_dir``.
+    #: Whether scripts get the argument ``--model_dir``.
     _passes_model_dir: ClassVar[bool] = False
     #: The framework that scripts are for; None: any.
     _framework: ClassVar[str | None] = None
@@ -105,7 +107,7 @@ class EstimatorBase:
     latest_training_job: TrainingJob | None
     jobs: list[TrainingJob]
     _settings: Settings
-    #: What :meth:`attach` read of the job, until an argument is changed.
+    #: The settings that :meth:`attach` read from the job. None after an argument was changed.
     _attached: Settings | None = None
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
@@ -136,7 +138,7 @@ class EstimatorBase:
 
     # --- arguments as attributes ---
 
-    if not TYPE_CHECKING:  # the stub declares every argument, so that type checkers find wrong names
+    if not TYPE_CHECKING:  # the stub declares every argument, so that type checkers report unknown names
 
         def __getattr__(self, name: str) -> Any:
             if name.startswith("_"):
@@ -160,10 +162,10 @@ class EstimatorBase:
 
     @classmethod
     def _fitting(cls, settings: Settings) -> Settings:
-        """Return the settings.
+        """Return the settings if the strategy supports the estimator's framework.
 
         Raises:
-            ConfigurationError: the strategy is for another framework's scripts.
+            ConfigurationError: the strategy is for the scripts of another framework.
         """
         problem = framework_problem(settings.distribution, cls._framework)
         if problem is not None:
@@ -200,15 +202,16 @@ class EstimatorBase:
 
     @property
     def settings(self) -> Settings:
-        """All arguments, as one immutable value."""
+        """Return all arguments as one immutable object."""
         return self._settings
 
     # --- hyperparameters ---
 
     def hyperparameters(self) -> dict[str, str]:
-        """Return the hyperparameters as texts, as a job gets them: also those of the strategy and ``model_dir``.
+        """Return the hyperparameters as text, as a job receives them.
 
-        Hyperparameters that depend on a job's name are those of the latest job; before the first job, they are missing.
+        The result includes the strategy's hyperparameters and ``model_dir``. Hyperparameters that depend on the job's
+        name are taken from the latest job. Before the first job, the result does not contain these hyperparameters.
         """
         values = request_builder.build_hyperparameters(
             self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
@@ -241,30 +244,30 @@ class EstimatorBase:
         """Start a training job.
 
         Args:
-            inputs: The data: a path, a URI or a TrainingInput for the channel ``training``; or a dict from channel
-                names to these.
-            wait: True: wait until the job ends; the job ends if this process ends. False: return at once; the job
-                continues without this process. A job on SageMaker or with a dispatcher always continues: an interrupt
-                ends only the waiting, ``stop()`` ends the job.
+            inputs: The data for the channel ``training``: a path, a URI or a TrainingInput. For other channels, a dict
+                from channel names to such values.
+            wait: Whether to wait until the job ends. With True, the job is stopped if this process ends. With False,
+                ``fit()`` returns at once, and the job continues even if this process ends. A job on SageMaker or with
+                a dispatcher always continues. An interrupt then stops only the waiting, and ``stop()`` stops the job.
             logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
-                that several ranks print is shown once. Of the SDK's values, ``"Training"`` is True, ``"None"`` is
-                False, and ``"All"`` also sets ``all``.
-            job_name: The job's name, which can be used only once. Default: ``<base_job_name>-<time>``.
-            callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks, which are told of metrics and
+                that several ranks print is shown once. The SageMaker SDK's values are also accepted: ``"Training"``
+                means True, and ``"None"`` means False. ``"All"`` means True and also sets ``all``.
+            job_name: The job's name. Two jobs cannot have the same name. The default is ``<base_job_name>-<time>``.
+            callbacks: An :class:`estimators.callbacks.Callback` or a list of callbacks. Callbacks receive metrics and
                 events.
-            experiment_config: SageMaker Experiments, for jobs on SageMaker.
-            faults: Faults to inject, to test how the job handles them: a list of :class:`estimators.faults.Kill`,
+            experiment_config: The experiment for SageMaker Experiments. Only jobs on SageMaker use this argument.
+            faults: Faults to inject, to test how the job handles failures: a list of :class:`estimators.faults.Kill`,
                 :class:`estimators.faults.RemoveHost` and :class:`estimators.faults.Interrupt`.
             all: Whether to show every line, as in ``job.logs(all=True)``.
 
         Returns:
-            The job's handle, also available as ``latest_training_job``.
+            The job's handle, which is also available as ``latest_training_job``.
 
         Raises:
-            ConfigurationError: an argument is wrong; nothing has been started.
-            UnsupportedError: a feature is not available; nothing has been started.
-            JobExistsError: the name is taken.
-            TrainingJobError: the job failed; with ``wait=False``, SageMaker or the dispatcher refused the job.
+            ConfigurationError: an argument is wrong. Nothing has been started.
+            UnsupportedError: a feature is not available. Nothing has been started.
+            JobExistsError: a job with this name exists.
+            TrainingJobError: the job failed. With ``wait=False``, SageMaker or the dispatcher refused the job.
             KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or with a
                 dispatcher continues.
         """
@@ -284,14 +287,15 @@ class EstimatorBase:
 
     @suggesting("plan()")
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> ClusterPlan:
-        """Show what :meth:`fit` would start, without starting anything.
+        """Return the plan of the job that :meth:`fit` would start. Nothing is started.
 
         Args:
-            inputs: As for :meth:`fit`.
-            job_name: As for :meth:`fit`.
+            inputs: The input channels, as for :meth:`fit`.
+            job_name: The job's name, as for :meth:`fit`.
 
         Returns:
-            The plan: the processes of every host, with their commands and environment. ``print()`` shows it as text.
+            The plan: the processes of every host, with their commands and environment. ``print()`` shows the plan as
+            text.
 
         Raises:
             ConfigurationError: an argument is wrong.
@@ -305,15 +309,16 @@ class EstimatorBase:
         The job always has one host and no strategy. No supervisor watches the process.
 
         Args:
-            inputs: As for :meth:`fit`.
-            job_name: As for :meth:`fit`.
+            inputs: The input channels, as for :meth:`fit`.
+            job_name: The job's name, as for :meth:`fit`.
 
         Returns:
-            The return value of a function as entry point; None for a script.
+            The return value of the function if the entry point is a function. None for a script.
 
         Raises:
             ConfigurationError: an argument is wrong, or there is no terminal, as in a notebook.
-            TrainingJobError: the entry point failed; the cause is the function's own exception, if it raised one.
+            TrainingJobError: the entry point failed. If a function has raised an exception, this exception is the
+                error's cause.
         """
         from estimators.client import debugging
 
@@ -331,18 +336,18 @@ class EstimatorBase:
     ) -> E:
         """Return an estimator for an existing job, which another process may have started.
 
-        A job that was started on SageMaker by another client or machine gets a record here. This method does not wait
-        for the job; ``estimator.latest_training_job.wait()`` does.
+        If another client or machine has started the job on SageMaker, a record of the job is created on this machine.
+        This method does not wait for the job. To wait, call ``estimator.latest_training_job.wait()``.
 
         Args:
             training_job_name: The job's name.
-            sagemaker_session: As in the constructor.
-            dispatcher: Where the job's supervisor runs, as in ``RunOptions``, if the job was started from another
-                machine.
-            dispatcher_options: How to reach the dispatcher.
+            sagemaker_session: The session, as for the constructor.
+            dispatcher: The machine on which the job's supervisor runs, as in ``RunOptions``. Required if the job was
+                started from another machine.
+            dispatcher_options: The options for the connection to the dispatcher.
 
         Raises:
-            JobNotFoundError: there is no such job; the message has the nearest name.
+            JobNotFoundError: the job does not exist. The message names the job with the most similar name.
         """
         from estimators.client.attaching import find_job, settings_of
 
@@ -358,9 +363,9 @@ class EstimatorBase:
 
     @property
     def stands_for_its_job(self) -> bool:
-        """Whether the estimator is still as :meth:`attach` returned it.
+        """Return whether the estimator is unchanged since :meth:`attach` returned it.
 
-        ``compare()`` then uses the existing job, and does not start another one.
+        If the estimator is unchanged, ``compare()`` uses the existing job and does not start another job.
         """
         return self._attached is self._settings and len(self.jobs) == 1
 
@@ -382,7 +387,7 @@ class EstimatorBase:
                 warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
             warned = True
             try:
-                # A job that runs elsewhere ends when it is told to, not with whoever started it.
+                # A job that runs elsewhere ends when it is stopped, and not when this process ends.
                 tied = attached and not draft.settings.detached
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
@@ -399,7 +404,8 @@ class EstimatorBase:
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
         if not attached and draft.settings.detached:
-            job._wait_until_taken()  # else a process that ends now, in a container of its own say, would end it unborn
+            # If this process ended now (in a container, for example), the job would end before its start.
+            job._wait_until_taken()
         return job
 
     def _draft(
@@ -446,15 +452,15 @@ class EstimatorBase:
 
     @property
     def model_data(self) -> str | None:
-        """Where the latest job's ``model.tar.gz`` is; None if there is no job yet, or if the job left no model."""
+        """Return the path or URI of the latest job's ``model.tar.gz``. Return None if there is no job or no model."""
         return self.latest_training_job.model_data if self.latest_training_job is not None else None
 
     @property
     def training_job_analytics(self) -> TrainingJobAnalytics:
-        """The metrics of the latest job, as in the SDK: ``.dataframe()``.
+        """Return the metrics of the latest job. The result's method ``dataframe()`` works as in the SageMaker SDK.
 
         Raises:
-            ConfigurationError: there is no job yet.
+            ConfigurationError: no job has been started.
         """
         from estimators.client.analytics import TrainingJobAnalytics
 
@@ -483,7 +489,7 @@ class EstimatorBase:
 
 
 def _parse_logs(logs: Any) -> tuple[bool, bool]:
-    """Return whether logs are shown, and whether every line is."""
+    """Return whether to show the logs, and whether to show every line."""
     if isinstance(logs, bool):
         return logs, False
     if isinstance(logs, list | tuple) and not any(isinstance(item, list | tuple) for item in logs):

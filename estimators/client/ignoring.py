@@ -150,7 +150,7 @@ def _read(path: str) -> list[_Rule]:
         return []
     with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
         text = file.read()
-    from pathspec import GitIgnoreSpec  # it takes a while, and most folders have no such file
+    from pathspec import GitIgnoreSpec  # the import takes time, and most folders have no ignore file
 
     rules = []
     for line in text.split("\n"):

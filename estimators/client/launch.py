@@ -113,7 +113,7 @@ def launch(
         hold("launch.before_supervisor")
         return _started(record, env, attached=attached)
     except BaseException:
-        if record.lock_fd is not None:  # no supervisor has it
+        if record.lock_fd is not None:  # no supervisor holds the lock
             record.discard()
         raise
 
@@ -121,7 +121,10 @@ def launch(
 def _started(
     record: JobRecord, env: Mapping[str, str] | None = None, *, attached: bool, resumed: bool = False
 ) -> Started:
-    """Hand a filled record to a supervisor, with which the job ends if it is attached to this process."""
+    """Start a supervisor for a new or resumed job whose record has been written.
+
+    If ``attached``, the job is stopped when this process ends.
+    """
     if not attached:
         return Started(record, None, start(record, env, resumed=resumed))
     ours, theirs = socket.socketpair()
@@ -129,7 +132,7 @@ def _started(
         with theirs:
             process = start(record, env, (theirs, os.getpid()), resumed=resumed)
     except BaseException:
-        ours.close()  # whatever has been started sees this and ends
+        ours.close()  # a supervisor that was started notices the closed connection, and exits
         raise
     return Started(record, Tie(ours), process)
 
@@ -275,9 +278,10 @@ def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
 
 
 def _leftovers(path: Path) -> list[int]:
-    """Processes whose environment or command has the record's folder: toolkits, ranks, agents, a remover.
+    """Return the pids of the toolkits, ranks, agents and remover of a job's earlier supervisor.
 
-    A fork of an importer has the importer's: it is known by where it works.
+    The environment or the command of such a process names the record's folder. A process that was forked from an
+    importer has the importer's environment, and is identified by its working directory.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     name = str(path).encode() + b"\0"
@@ -326,13 +330,15 @@ def start(
     *,
     resumed: bool = False,
 ) -> subprocess.Popen[bytes]:
-    """Hand a filled record, whose lock this process holds, to a supervisor.
+    """Start a supervisor for a job whose record has been written. This process must hold the record's lock.
 
     Args:
-        record: The record; its lock is the supervisor's afterwards.
-        env: The supervisor's environment, which the job's hosts inherit. Default: this process's.
-        tied: The supervisor's end of a connection to the process, by its pid, with which the job ends. Default: none.
-        resumed: Whether the job goes on from earlier attempts.
+        record: The record. The supervisor takes over the record's lock.
+        env: The supervisor's environment, which the job's hosts inherit. The default is the environment of this
+            process.
+        tied: The supervisor's end of a connection to the process that waits for the job, and the pid of the waiting
+            process. The job is stopped when the waiting process ends. None if no process waits.
+        resumed: Whether the job continues after earlier attempts.
 
     Raises:
         BackendError: the supervisor cannot be started.

@@ -34,14 +34,14 @@ DISK_BYTES = 1_000_000_000
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Demand:
-    """What a job asks of one machine.
+    """The resources that a job needs on one machine.
 
     Attributes:
-        hosts: How many hosts of the cluster are on this machine.
-        processes_per_host: Ranks on each of them.
-        servers_per_host: Further processes on each, such as a parameter server.
-        strategy: Name of the strategy; None for none.
-        wants_gpu: Whether the instance type asks for GPUs.
+        hosts: The number of the cluster's hosts on this machine.
+        processes_per_host: The number of ranks on each host.
+        servers_per_host: The number of other processes on each host, such as parameter servers.
+        strategy: The name of the strategy, or None if the job has no strategy.
+        wants_gpu: Whether the instance type requires GPUs.
     """
 
     hosts: int = 1
@@ -79,15 +79,15 @@ def preflight(
     machine: MachineFacts | None = None,
     home: str | Path | None = None,
 ) -> list[str]:
-    """Warnings about a job on this machine; none for a job that runs elsewhere.
+    """Return warnings about a job on this machine. Return an empty list if the job runs on other machines.
 
     Args:
         spec: The job.
-        machine: Instead of this machine's facts.
-        home: Where records are kept, for the disk's space. Default: ``$FLEETFIT_HOME``.
+        machine: Facts to use instead of the facts of this machine.
+        home: The folder with the records, whose disk space is checked. The default is ``$FLEETFIT_HOME``.
 
     Returns:
-        One text per warning: what is short, by how much, and the remedy.
+        One text for each warning. The text names the scarce resource, the missing amount and the remedy.
     """
     capabilities = fleets.capabilities(spec.instance_type)
     if not capabilities.shared_machine or capabilities.simulated:

@@ -75,7 +75,7 @@ def run(parcel: Path, speaker: dispatching.Speaker) -> int:
         speaker: The writer for the report.
 
     Returns:
-        The exit code: 0 if the job has completed; 1 otherwise.
+        The exit code: 0 if the job has completed, or 1 otherwise.
     """
     _keep_the_working_directory_here()
     ours, theirs = socket.socketpair()
@@ -91,7 +91,8 @@ def run(parcel: Path, speaker: dispatching.Speaker) -> int:
     except TrainingJobError as error:
         print(error, file=sys.stderr)
     until = time.monotonic() + _LINGERS_S
-    while job.record.is_supervised() and time.monotonic() < until:  # its code is in this Ray job's working directory
+    # The training job's code is in this Ray job's working directory.
+    while job.record.is_supervised() and time.monotonic() < until:
         time.sleep(_LOOK_S)
     return 0 if job.status == "Completed" else 1
 

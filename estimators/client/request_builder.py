@@ -122,7 +122,7 @@ def build_spec(
 
 
 def build_options(settings: Settings) -> JobOptions:
-    """Return the options of a job: the user's, with the backend that the instance type selects."""
+    """Return the options of a job: the user's run options, and the backend that the instance type selects."""
     return JobOptions.of(
         settings.run_options,
         backend=fleet_name(settings.instance_type),

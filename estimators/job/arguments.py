@@ -38,17 +38,19 @@ class Owner(enum.Enum):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Argument:
-    """One argument.
+    """One argument of a constructor.
 
     Attributes:
-        name: Its name in the SDK 2.x.
-        treatment: What becomes of it.
-        note: For users: what is different, or why it is refused and what to do instead.
-        v1_name: Its name in the SDK 1.x, still taken with a DeprecationWarning.
-        owner: Which constructor takes it.
-        neutral: Values that ask for nothing, and are taken although the rest is refused.
-        containers: Whether local containers take it, though processes do not.
-        accepts: The type of its values, for editors and type checkers; empty: the type of the field of ``Settings``.
+        name: The argument's name in the SageMaker SDK 2.x.
+        treatment: The treatment of the argument.
+        note: A text for users. The text states the difference from the SageMaker SDK. For a refused argument, the text
+            states the reason and an alternative.
+        v1_name: The argument's name in the SageMaker SDK 1.x. The use of the old name causes a DeprecationWarning.
+        owner: The constructor that accepts the argument.
+        neutral: The values that request nothing. These values are accepted even if other values are refused.
+        containers: Whether local containers support the argument although local processes do not.
+        accepts: The type of the argument's values, for editors and type checkers. If empty, the type is the type of
+            the field of ``Settings``.
     """
 
     name: str

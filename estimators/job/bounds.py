@@ -17,7 +17,7 @@ MAX_SECONDS = 315_360_000
 
 
 def ranks_problem(hosts: int, ranks_per_host: int) -> str | None:
-    """Return the problem with a job's size, or None."""
+    """Return a text that explains why a job's size is not allowed. Return None if the size is allowed."""
     if hosts > MAX_HOSTS:
         return f"instance_count={shown(hosts)} is too large; a job may have at most {MAX_HOSTS:,} hosts."
     if hosts * ranks_per_host > MAX_RANKS:

@@ -78,7 +78,15 @@ class FailurePolicy:
 
 
 def pause_s(first: float, longest: float, failures: int) -> float:
-    """Return the pause in seconds after as many failures in a row: the first pause, twice that, … up to the longest."""
+    """Return the pause in seconds after a number of failures in a row.
+
+    The pause doubles with each failure.
+
+    Args:
+        first: The pause after the first failure, in seconds.
+        longest: The maximum of the pause, in seconds.
+        failures: The number of failures. A number below 1 is treated as 1.
+    """
     return min(longest, first * 2.0 ** min(max(failures, 1) - 1, 60))
 
 

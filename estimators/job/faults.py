@@ -1,6 +1,7 @@
-"""Faults to order for a job, so that people can rehearse how it takes them: ``fit(faults=[Kill(rank=1, at_step=50)])``.
+"""Define the faults that can be injected into a job: ``fit(faults=[Kill(rank=1, at_step=50)])``.
 
-Each is a value: what happens, and when. The same list does the same in every run.
+Users inject faults to test how a job reacts to them. Each fault is a value that contains the action and its time. The
+same list of faults has the same effect in every run.
 """
 
 from __future__ import annotations
@@ -42,15 +43,15 @@ def _signal(where: str, value: Any) -> int | str:
 
 @dataclasses.dataclass(frozen=True)
 class Fault:
-    """The base of the faults: exactly one moment.
+    """The base class of all faults. Each fault has exactly one trigger: ``at_step``, ``at_s`` or ``at_line``.
 
     Attributes:
-        at_step: When as many training steps are finished, those before a restart included: ``cluster.callbacks()``
-            counts them, or ``cluster.report(step=…)`` says so.
-        at_s: Seconds after the attempt's hosts were started.
-        at_line: A regular expression; when a line that a rank prints matches it.
-        attempt: In which attempt of the job; None for every one.
-        do: The kind of fault, in JSON and on the command line.
+        at_step: The number of finished training steps, including the steps before a restart. The steps are counted by
+            ``cluster.callbacks()`` or reported by ``cluster.report(step=…)``.
+        at_s: The number of seconds after the start of the attempt's hosts.
+        at_line: A regular expression. The fault is triggered when a rank prints a line that matches it.
+        attempt: The number of the job's attempt. None for every attempt.
+        do: The name of the kind of fault, as used in JSON and on the command line.
     """
 
     at_step: int | None = option(rules.whole(1), kw_only=True)
@@ -137,10 +138,10 @@ _KINDS: Mapping[str, type[Fault]] = {kind.do: kind for kind in (Kill, RemoveHost
 
 
 def check(value: Any) -> tuple[Fault, ...]:
-    """Return the faults of an argument ``faults``.
+    """Convert the value of the argument ``faults`` to a tuple of faults.
 
     Raises:
-        ConfigurationError: it is no list of faults.
+        ConfigurationError: the value is not a list of faults.
     """
     if value is None:
         return ()
@@ -171,10 +172,10 @@ def check_against(faults: Iterable[Fault], *, hosts: Sequence[str], size: int) -
 
 
 def from_dict(values: Mapping[str, Any]) -> Fault:
-    """Return the fault of its JSON form.
+    """Create a fault from its JSON form.
 
     Raises:
-        ConfigurationError: there is no such fault or option.
+        ConfigurationError: the fault or an option is unknown, or an option is invalid.
     """
     given = dict(values)
     kind = _KINDS.get(str(given.pop("do", "")))

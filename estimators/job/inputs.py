@@ -32,7 +32,8 @@ class SparkFrame(Protocol):
     def sparkSession(self) -> Any: ...
 
 
-#: The argument ``inputs`` of ``fit()``. A dict has any values: mypy would refuse a variable with different ones.
+#: The argument ``inputs`` of ``fit()``. The values of a dict have type Any, because mypy would refuse a dict variable
+#: with other values.
 Inputs = str | os.PathLike[str] | Configured | SparkFrame | Mapping[str, Any] | None
 
 

@@ -117,7 +117,10 @@ def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
 
 
 def mask_failure(failure: Failure, mask: Mask) -> Failure:
-    """Return a failure without secrets, and without the rests of them where a host has cut its texts."""
+    """Return the failure without secrets.
+
+    Hosts cut long texts. A text may therefore contain only the end of a secret. Such ends are removed too.
+    """
     return Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
 
 

@@ -16,7 +16,7 @@ from container.contract import rules
 
 #: The largest absolute value of a priority.
 MOST_URGENT = 1000
-#: The rule for a queue's name.
+#: The rule for the name of a queue.
 check_name = rules.text(
     r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", "not the name of a queue: use 1 to 32 letters, digits, '-' and '_'"
 )
@@ -84,10 +84,10 @@ class Entry:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Entry:
-        """Read the JSON form of ``dataclasses.asdict``.
+        """Read the result of ``dataclasses.asdict``.
 
         Raises:
-            KeyError, TypeError, ValueError: it is something else.
+            KeyError, TypeError, ValueError: the values are not an entry.
         """
         return cls(**{**values, "needs": Resources(**values["needs"])})
 
@@ -140,7 +140,11 @@ def _has_room(entry: Entry, running: list[Entry], machine: Resources) -> bool:
 
 
 def check_needs(where: str, value: Any) -> dict[str, float]:
-    """Return the resources that a job needs: the rule of ``RunOptions(needs=…)``."""
+    """Return the resources that a job needs. This function is the rule of ``RunOptions(needs=…)``.
+
+    Raises:
+        ConfigurationError: the value is not a dict, or has an unknown name or an invalid amount.
+    """
     if not isinstance(value, Mapping):
         raise rules.refuse(where, "a dict such as {'cores': 2}", value)
     for name, amount in value.items():

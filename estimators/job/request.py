@@ -1,10 +1,11 @@
-"""A training job as values: SageMaker's ``CreateTrainingJob`` request, typed, and what only the supervisor needs.
+"""Represent a training job as values: SageMaker's ``CreateTrainingJob`` request and the supervisor's options.
 
-:class:`TrainingJobSpec` renders to the request (:meth:`~TrainingJobSpec.to_request`) and reads back equal
-(:meth:`~TrainingJobSpec.from_request`). Members of the request that fleetfit does not look into are carried verbatim in
-``others``, so nothing of a client's request is lost. Absent members are None or empty.
+:class:`TrainingJobSpec` can be converted to the request (:meth:`~TrainingJobSpec.to_request`). The request can be
+converted back to an equal value (:meth:`~TrainingJobSpec.from_request`). Members of the request that fleetfit does not
+use are kept unchanged in ``others``, so that no part of a client's request is lost. Absent members are None or empty.
 
-:class:`JobOptions` is saved beside the request; backends and the supervisor take these two values and nothing else.
+:class:`JobOptions` is saved beside the request. The request and the options are the only input of backends and the
+supervisor.
 """
 
 # ruff: noqa: RUF009 - `_member` is `dataclasses.field` with the metadata that renders and reads a member.
@@ -526,25 +527,28 @@ class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
     Attributes:
-        python: Interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
-        stop_grace: Seconds that the script has to save after ``stop()``, ``max_run`` or SageMaker's stop.
-        interrupt_grace: Seconds that the script has to save after Ctrl-C or an interrupt of the notebook's kernel.
-        start_timeout: Seconds within which all hosts must have started.
-        backend_options: Options for this backend only, which checks them.
-        failure_policy: What happens when an attempt fails or is preempted.
-        spot_market: When hosts are interrupted, with ``use_spot_instances``.
-        faults: Faults to inject, as in ``fit(faults=…)``.
-        on_undistributed: ``warn`` or ``fail`` if the ranks of a strategy never connect, or exchange nothing.
-        on_nan: ``warn`` or ``fail`` if a reported metric is NaN, or a loss is infinite.
-        dispatcher: Where the job's supervisor runs, if not on this machine: ``user@host`` for a machine that is reached
-            by ssh, ``ray`` for the head of a Ray cluster. The job then continues without this machine.
-        dispatcher_options: Options for this dispatcher only, which checks them.
-        queue: The queue of this machine in which the job waits; None: the job starts at once.
-        priority: The priority in the queue, from -1000 to 1000; higher priorities start first.
-        needs: Resources of the machine that the job needs: ``cores``, ``gpus``, ``memory_gb``. Default: one core for
-            each rank, and all GPUs.
+        python: The interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
+        stop_grace: How long the script has to save after ``stop()``, ``max_run`` or SageMaker's stop, in seconds.
+        interrupt_grace: How long the script has to save after Ctrl-C or an interrupt of the notebook's kernel, in
+            seconds.
+        start_timeout: The maximum time until all hosts have started, in seconds.
+        backend_options: The options for the selected backend. The backend checks the options.
+        failure_policy: The reaction to failed and preempted attempts.
+        spot_market: The market that determines when hosts are interrupted, with ``use_spot_instances``.
+        faults: The faults to inject, as in ``fit(faults=…)``.
+        on_undistributed: ``warn`` or ``fail``. The reaction if the ranks of a strategy never connect or exchange no
+            data.
+        on_nan: ``warn`` or ``fail``. The reaction if a reported metric is NaN or a loss is infinite.
+        dispatcher: The machine on which the job's supervisor runs. The value is ``user@host`` for a machine that is
+            reached by ssh, or ``ray`` for the head of a Ray cluster. The job then continues even if this machine is
+            shut down. None for this machine.
+        dispatcher_options: The options for the selected dispatcher. The dispatcher checks the options.
+        queue: The name of the queue of this machine in which the job waits. None to start the job at once.
+        priority: The priority in the queue, from -1000 to 1000. Jobs with a higher priority start first.
+        needs: The resources of the machine that the job needs: ``cores``, ``gpus``, ``memory_gb``. By default, a job
+            needs one core for each rank, and all GPUs.
         preemptible: Whether a job with a higher priority in the queue may interrupt this job. The script then has
-            ``stop_grace`` to save, and another attempt follows later, as after a spot interruption.
+            ``stop_grace`` seconds to save. Another attempt follows later, as after a spot interruption.
     """
 
     python: str = option(rules.text(), default_factory=lambda: sys.executable)
@@ -585,7 +589,7 @@ class RunOptions:
 
     @classmethod
     def from_dict(cls: type[Options], values: Mapping[str, Any]) -> Options:
-        """Return the options of :func:`container.contract.rules.to_dict`'s form.
+        """Create the options from the result of :func:`container.contract.rules.to_dict`.
 
         Raises:
             ConfigurationError: this version does not know an option, or an option is out of range.
@@ -598,17 +602,17 @@ RunOptions.__init__ = suggesting("RunOptions")(RunOptions.__init__)  # type: ign
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobOptions(RunOptions):
-    """The options of a job, as its record has them: the user's, and those that fleetfit sets.
+    """The options of a job as stored in the job's record: the user's run options, and the options that fleetfit sets.
 
     Attributes:
-        backend: Name of the backend.
-        warnings: Warnings before the start; kept in the job's status.
-        framework_version: The desired framework version, by which backends with images choose the image.
-        py_version: The desired Python version.
+        backend: The name of the backend.
+        warnings: The warnings that were found before the start. They are stored in the job's status.
+        framework_version: The requested framework version. Backends with images use the version to select the image.
+        py_version: The requested Python version. Backends with images use the version to select the image.
         frameworks: The frameworks (``tensorflow``, ``torch``) in environments that are created for the job on other
             machines.
-        asked_instance_type: The instance type that a client of the endpoint requested, and that scripts see; None: the
-            instance type on which the job runs.
+        asked_instance_type: The instance type that a client of the endpoint requested. Scripts see this type. With
+            None, scripts see the instance type on which the job runs.
     """
 
     backend: str = fleets.DEFAULT
@@ -620,10 +624,15 @@ class JobOptions(RunOptions):
 
     @classmethod
     def of(cls, given: RunOptions, **more: Any) -> JobOptions:
-        """Return a user's options with those that fleetfit sets."""
+        """Create a job's options from a user's run options.
+
+        Args:
+            given: The user's run options.
+            more: The options that fleetfit sets, by name.
+        """
         return cls(**{field.name: getattr(given, field.name) for field in dataclasses.fields(RunOptions)}, **more)
 
     @property
     def run_options(self) -> RunOptions:
-        """The user's part."""
+        """Return the user's run options without the options that fleetfit sets."""
         return RunOptions(**{field.name: getattr(self, field.name) for field in dataclasses.fields(RunOptions)})

@@ -39,7 +39,7 @@ _MAX_NAME = 256
 
 
 def _list(rule: rules.Rule) -> rules.Rule:
-    """Return the rule for a list that may be None, which is the empty one."""
+    """Return a rule that accepts None in addition to the lists of another rule. None is converted to an empty list."""
     return lambda where, value: rule(where, () if value is None else value)
 
 
@@ -70,7 +70,7 @@ def _model_dir(where: str, value: Any) -> str | bool:
 
 
 def _metrics(where: str, value: Any) -> tuple[MetricDefinition, ...]:
-    if isinstance(value, list | tuple):  # those of an earlier job's request are MetricDefinitions
+    if isinstance(value, list | tuple):  # the definitions in an earlier job's request are already MetricDefinitions
         value = [item.to_request() if isinstance(item, MetricDefinition) else item for item in value]
     return tuple(MetricDefinition(name=item.name, regex=item.regex) for item in parse_metric_definitions(value))
 
@@ -117,10 +117,10 @@ def _tags(where: str, value: Any) -> tuple[Tag, ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """What an estimator was told, by the names and with the defaults of the SageMaker SDK 2.x.
+    """The arguments of an estimator, with the names and defaults of the SageMaker SDK 2.x.
 
-    Attributes are documented in :class:`estimators.Estimator`. Lists become tuples, dicts are copied,
-    ``distribution`` is parsed, paths and URIs are kept as given.
+    The attributes are documented in :class:`estimators.Estimator`. Lists are converted to tuples, dicts are copied,
+    and ``distribution`` is parsed. Paths and URIs are kept as given.
     """
 
     role: str | None = option(_TEXT)

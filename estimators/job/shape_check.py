@@ -1,4 +1,6 @@
-"""Hold a value to a shape of botocore's model: find what is wrong, for those who say it in words of their own."""
+"""Check a value against a shape of botocore's model. Report each problem as data, so that each caller can format its
+messages.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any, NamedTuple
 
 from estimators.job.service_model import Shapes
 
-#: Java's character classes in the model's patterns, as Python writes them (inside of brackets).
+#: Java's character classes in the model's patterns, and their Python equivalents inside brackets.
 _JAVA_CLASSES = {
     r"\p{Alnum}": "a-zA-Z0-9",
     r"\p{L}": r"\w",
@@ -18,7 +20,7 @@ _JAVA_CLASSES = {
     r"\p{Z}": " \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
 }
 
-#: Type of the model -> types of Python, how to call them.
+#: For each type of the model: the Python types, and the description for messages.
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "structure": ((Mapping,), "a structure (a dict)"),
     "map": ((Mapping,), "a map (a dict)"),
@@ -34,7 +36,7 @@ _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
 }
 _BITS = {"integer": 31, "long": 63}
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
-#: The last second that has four digits of year.
+#: The last second of the year 9999, because a year must have four digits.
 _LAST_TIME = 253_402_300_799
 
 
@@ -63,14 +65,14 @@ class Problem(NamedTuple):
 def find(
     shapes: Shapes, name: str, value: Any, path: str = "", steps: tuple[tuple[str, Any], ...] = ()
 ) -> Iterator[Problem]:
-    """Yield what is wrong with a value.
+    """Yield the problems of a value.
 
     Args:
         shapes: The shapes by name.
         name: The name of the value's shape.
         value: The value.
-        path: As in :class:`Problem`.
-        steps: As in :class:`Problem`.
+        path: The path of the value, as in :class:`Problem`.
+        steps: The path of the value as pairs, as in :class:`Problem`.
     """
     shape = shapes[name]
     kind: str = shape["type"]
@@ -136,7 +138,7 @@ def _has_type(value: Any, kind: str) -> bool:
 
 @functools.cache
 def compiled(pattern: str | None) -> re.Pattern[str] | None:
-    """Compile a pattern of the model; None when there is none."""
+    """Compile a pattern of the model. Return None if there is no pattern or every text matches the pattern."""
     if pattern is None or pattern == ".*":
         return None
     for java, python in _JAVA_CLASSES.items():

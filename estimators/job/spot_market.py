@@ -1,6 +1,6 @@
-"""A market of spot capacity, to rehearse interruptions with: when which host is taken away.
+"""Simulate a market of spot capacity, to test interruptions: determine when each host is taken away.
 
-Pure: a market is a value, and its interruptions are a function of it and the hosts.
+The functions are pure. A market is a value, and the interruptions depend only on the market and the hosts.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _SECONDS = rules.number(0, MAX_SECONDS)
 
 @dataclasses.dataclass(frozen=True, order=True)
 class Interruption:
-    """The interruption of a host.
+    """An interruption of a host.
 
     Attributes:
-        at_s: When its notice comes, in seconds since the job's training began.
+        at_s: The time of the notice, in seconds since the start of the job's training.
         host: The host.
-        return_after_s: Seconds from when it is gone to when it is back; None for never.
+        return_after_s: The number of seconds from the loss of the host until its return. None if the host never
+            returns.
     """
 
     at_s: float
@@ -53,15 +54,16 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpotMarket:
-    """The interruptions of spot hosts: those of a trace, and a random trace. You can combine the two.
+    """The interruptions of spot hosts: the interruptions of a trace, random interruptions, or the combination of both.
 
     Attributes:
-        trace: Interruptions as ``(seconds, host)`` or ``(seconds, host, return_after_s)``. ``seconds`` counts from the
-            start of the job's training.
-        rate: Mean number of random interruptions per host and hour.
-        notice_s: Seconds between the notice (SIGTERM) and the kill; 120 on AWS.
-        return_after_s: Seconds from the kill until the host is replaced; None: never.
-        seed: Seed of the random interruptions.
+        trace: The interruptions as ``(seconds, host)`` or ``(seconds, host, return_after_s)``. ``seconds`` is the time
+            since the start of the job's training.
+        rate: The mean number of random interruptions per host and hour.
+        notice_s: The number of seconds between the notice (SIGTERM) and the kill. AWS gives 120 s.
+        return_after_s: The number of seconds from the kill until the host is replaced. None if the host is never
+            replaced.
+        seed: The seed of the random interruptions.
     """
 
     trace: tuple[tuple[Any, ...], ...] = option(_trace, ())
@@ -84,7 +86,7 @@ class SpotMarket:
 
 
 def interruptions(market: SpotMarket, hosts: Sequence[str]) -> Iterator[Interruption]:
-    """Return all interruptions in the order of their moments; without end where there is a rate.
+    """Return all interruptions in chronological order. The iterator is infinite if the market has a rate.
 
     Args:
         market: The market.

@@ -141,7 +141,7 @@ def instance_type_problem(instance_type: Any) -> str | None:
 
 
 def _problems(name: str, value: Any, *, local: bool, path: str = "") -> Iterator[str]:
-    """Yield what is wrong with a value of a shape, as far as jobs on this machine are held to it."""
+    """Yield a text for each problem of a value. For jobs on this machine, the relaxed rules apply."""
     relaxations = {item.path: item for item in LOCAL_RELAXATIONS} if local else {}
     steps = (("member", path),) if path else ()
     for problem in shape_check.find(service_model.load_shapes(), name, value, path, steps):

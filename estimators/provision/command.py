@@ -71,7 +71,7 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
         here: The default of ``--venv``, as for :func:`parser`.
 
     Returns:
-        The exit code: 0 on success; 1 if a step failed; 130 after an interrupt; 141 if the reader of the output has
+        The exit code: 0 on success, 1 if a step failed, 130 after an interrupt, or 141 if the reader of the output has
         closed the pipe.
     """
     parsed = parser(here).parse_args(arguments)

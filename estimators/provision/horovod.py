@@ -313,7 +313,10 @@ def _build(
 
 @contextlib.contextmanager
 def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
-    """Say where to build: in the cache, unless that path has spaces."""
+    """Yield the build folder.
+
+    The folder is in the cache unless the path of the cache has spaces. In this case, the folder is temporary.
+    """
     if not _has_spaces(cache.root):
         yield cache.root / "build" / str(key)
         return
@@ -322,7 +325,7 @@ def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
 
 
 def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progress: Progress) -> None:
-    """Make ``build/horovod-…``, the changed source."""
+    """Unpack and patch Horovod's source in the build folder."""
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
     sdist = source(installation, cache, progress=progress)
@@ -465,7 +468,7 @@ def _compile(
 def _jobs() -> int:
     """Return the number of compilers to run at the same time.
 
-    This is the number of cores, or a smaller number if the free memory does not suffice for so many compilers.
+    The number is the number of cores. It is smaller if the free memory does not suffice for one compiler per core.
     """
     facts = machine.facts()
     return max(1, min(facts.cores, facts.memory_available_bytes // _BYTES_PER_COMPILER))

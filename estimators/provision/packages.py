@@ -200,7 +200,7 @@ class Installation:
         if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
             arguments = ["--no-index", *arguments]
         if command == "install" and self._unfinished() is not None:
-            # uv takes a package for installed if the package's metadata is there, whatever else is not.
+            # uv considers a package installed if the package's metadata exists, even if other files are missing.
             arguments = ["--reinstall", *arguments]
         with contextlib.nullcontext() if "--dry-run" in options else self._marked(command, requirements):
             finished = commands.run(

@@ -1,4 +1,4 @@
-"""Apply ``horovod.patch``, the source changes that let Horovod 0.28.1 build and run with today's frameworks."""
+"""Apply ``horovod.patch``. The patch changes Horovod 0.28.1 so that it builds and runs with current frameworks."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-#: Raise this number with every change of the patch: the number is part of the wheel's version and of the cache's key.
+#: Increase this number with every change of the patch. The wheel's version and the cache's key contain the number.
 REVISION = 3
 
 PATCH = Path(__file__).with_name("horovod.patch")
@@ -17,7 +17,7 @@ class PatchMismatch(Exception):
 
 
 def hunks(patch: str) -> Iterator[tuple[str, str, str]]:
-    """Yield the hunks of a unified diff: the file's path, the passage, and what replaces the passage."""
+    """Yield the hunks of a unified diff: the path of the file, the old passage, and the new passage."""
     for changed in re.split(r"^--- a/", patch, flags=re.MULTILINE)[1:]:
         path, *parts = re.split(r"^@@ .*\n", changed, flags=re.MULTILINE)
         for part in parts:
@@ -27,10 +27,10 @@ def hunks(patch: str) -> Iterator[tuple[str, str, str]]:
 
 
 def apply(root: Path) -> None:
-    """Make all changes in an unpacked Horovod source.
+    """Apply all patches to an unpacked Horovod source.
 
     Raises:
-        PatchMismatch: A passage does not occur exactly once.
+        PatchMismatch: an old passage does not occur exactly once in its file.
     """
     for path, before, after in hunks(PATCH.read_text(encoding="utf-8")):
         text = (root / path).read_text(encoding="utf-8")

@@ -27,7 +27,7 @@ class Progress:
         """Show a note to the user."""
 
     def output(self, line: str) -> None:
-        """Show a line of uv, pip or ninja that says what takes time."""
+        """Show a line of output of uv, pip or ninja if the line reports a time-consuming step."""
         if match := _NINJA_STATUS.match(line):
             self.detail(f"compiling {match[1]}")
         elif _TELLING.match(line):

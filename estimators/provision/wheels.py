@@ -17,12 +17,16 @@ from estimators.provision.progress import SILENT, Progress
 
 @dataclass(frozen=True, kw_only=True)
 class WheelCache:
-    """One folder per key, each with one wheel."""
+    """A cache of wheels. Each key has a folder with one wheel.
+
+    Attributes:
+        root: The folder of the cache.
+    """
 
     root: Path
 
     def find(self, key: str) -> Path | None:
-        """Return the cached wheel, or None if there is none or a checksum within the wheel is wrong."""
+        """Return the path of the cached wheel. Return None if the cache has no wheel or a damaged wheel."""
         for wheel in (self.root / "wheels" / key).glob("*.whl"):
             try:
                 with zipfile.ZipFile(wheel) as archive:
@@ -33,12 +37,15 @@ class WheelCache:
         return None
 
     def publish(self, key: str, wheel: Path) -> Path:
-        """Put a wheel into the cache in place of whatever has its key.
+        """Put a wheel into the cache. The previous wheel of the same key is replaced.
 
-        Readers see the old wheel or the complete new one. Call it under :meth:`lock`.
+        Readers find either the old wheel or the complete new wheel. The caller must hold :meth:`lock`.
+
+        Returns:
+            The path of the wheel in the cache.
 
         Raises:
-            zipfile.BadZipFile: If the file is not an intact wheel.
+            zipfile.BadZipFile: the file is not an intact wheel.
         """
         with zipfile.ZipFile(wheel) as archive:
             if (damaged := archive.testzip()) is not None:
@@ -54,7 +61,7 @@ class WheelCache:
         return folder / wheel.name
 
     def discard(self, key: str) -> None:
-        """Take a key out of the cache."""
+        """Remove the wheel of a key from the cache."""
         shutil.rmtree(self.root / "wheels" / key, ignore_errors=True)
 
     @contextmanager

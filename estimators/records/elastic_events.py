@@ -36,7 +36,10 @@ def number(data: Mapping[str, Any], name: str) -> int:
 
 
 def words(event: Event) -> list[tuple[str, str]]:
-    """Return what an event of the membership says, each as a kind and a text; the first membership says nothing."""
+    """Return the texts that describe an event of the membership, as pairs of a kind and a text.
+
+    Return no text for the first membership.
+    """
     data = event.data
     match event.kind:
         case "commit":

@@ -90,7 +90,8 @@ class Queue:
         for job in self._jobs_named():
             if locks.is_held(self._jobs / job / "lock"):
                 with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
-                    found.append(Entry.from_dict(files.read_json(self._file(job))))  # unless it has just left
+                    # The job may have left the queue in the meantime.
+                    found.append(Entry.from_dict(files.read_json(self._file(job))))
         return found
 
     def _forget_the_dead(self) -> None:

@@ -43,7 +43,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class _PathOf:
-    """A file or folder of a record, by the name that it has there."""
+    """A descriptor for a path below a record's folder."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -229,35 +229,35 @@ class JobRecord:
 
     # --- files and folders ---
 
-    #: Held while the job has a supervisor.
+    #: The lock file. It is locked while the job has a supervisor.
     lock_file = _PathOf("lock")
     #: The CreateTrainingJob request.
     request_file = _PathOf("request.json")
-    #: The RunOptions.
+    #: The job's run options.
     options_file = _PathOf("options.json")
-    #: The last status.
+    #: The job's last status.
     status_file = _PathOf("status.json")
-    #: One JSON object per line.
+    #: The events, with one JSON object per line.
     events_file = _PathOf("events.jsonl")
-    #: Where the job came from.
+    #: The provenance of the job.
     provenance_file = _PathOf("provenance.json")
-    #: What the caller found out for the supervisor; see :meth:`estimators.backends.base.Backend.found`.
+    #: The facts that the caller found for the supervisor (see :meth:`estimators.backends.base.Backend.found`).
     found_file = _PathOf("found.json")
-    #: What an endpoint keeps of the job: its client's request as it came, tags, later changes.
+    #: The data of an endpoint about the job: its client's original request, tags, and later changes.
     asked_file = _PathOf("service.json")
     #: The snapshot of the user's code.
     source_dir = _PathOf("source")
-    #: What the supervisor itself printed: empty unless something is wrong with it.
+    #: The supervisor's own output. It is empty unless the supervisor has a problem.
     supervisor_log = _PathOf("supervisor.log")
-    #: The supervisor's socket; connect by :mod:`estimators.client.ipc_client`, since the path may be too long.
+    #: The supervisor's socket. Connect with :mod:`estimators.client.ipc_client`, because the path may be too long.
     control_socket = _PathOf("control.sock")
-    #: There while the job waits in an endpoint's queue: it has no supervisor yet, and is not lost.
+    #: This file exists while the job waits in an endpoint's queue. Such a job has no supervisor, but is not lost.
     queued_file = _PathOf("queued")
-    #: One folder per host.
+    #: The folder of the hosts' trees, with one folder per host.
     hosts_dir = _PathOf("hosts")
     #: ``model.tar.gz`` and ``output.tar.gz``.
     output_dir = _PathOf("output")
-    #: The checkpoints of a job that names no other place for them.
+    #: The checkpoints of a job that specifies no other location for checkpoints.
     checkpoints_dir = _PathOf("checkpoints")
 
     @property

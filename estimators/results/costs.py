@@ -14,10 +14,10 @@ class JobCost:
     """The price of a job.
 
     Attributes:
-        total: In US dollars, for the billable time of all hosts.
-        on_demand: The same for the whole training time: what it costs without spot capacity.
-        per_hour: The price of one host per hour.
-        source: Where that price is from.
+        total: The price of the billable time of all hosts, in US dollars.
+        on_demand: The price of the whole training time of all hosts without spot capacity, in US dollars.
+        per_hour: The price of one host per hour, in US dollars.
+        source: The source of ``per_hour``.
     """
 
     total: float

@@ -152,45 +152,49 @@ class Result:
 
     Attributes:
         job_name: The job's name.
-        status: ``Completed``, ``Failed``, ``Stopped`` …
-        secondary_status: The status in more detail: ``MaxRuntimeExceeded`` …
-        seconds: Seconds from the job's creation to its end; None while the job runs.
-        phases: Seconds per phase; None if unknown.
-        final_metrics: The last value of each metric.
-        model_data: Where the model is, or None.
-        checkpoints: Where the checkpoints are; None if there are none.
+        status: The status, such as ``Completed``, ``Failed`` or ``Stopped``.
+        secondary_status: The status in more detail, such as ``MaxRuntimeExceeded``.
+        seconds: The seconds from the job's creation to its end. None while the job runs.
+        phases: The seconds of each phase, by name. None for a phase whose time is unknown.
+        final_metrics: The last value of each metric, by name.
+        model_data: The location of the model, or None.
+        checkpoints: The location of the checkpoints. None if there are no checkpoints.
         logs: The folder of the hosts' logs.
-        failure_reason: Why the job failed, or None.
-        strategy: The strategy's name; None for a script that runs on each host separately.
+        failure_reason: The reason why the job failed, or None.
+        strategy: The strategy's name. None for a script that runs on each host separately.
         instance_type: The instance type of the hosts.
-        hosts: Number of hosts.
-        processes: Number of ranks that compute gradients; with parameter servers, number of workers.
-        processes_per_host: Number of these on each host.
-        attempts: How many times the job was started.
-        created: Time of the job's creation, in seconds since the epoch.
-        training_s: SageMaker's TrainingTimeInSeconds; None while the job runs.
-        billable_s: SageMaker's BillableTimeInSeconds; None while the job runs.
-        hyperparameters: The script's hyperparameters; secrets are ``***``.
-        global_batch_size: Number of records in one step of all ranks; with parameter servers, in one step of a worker.
-            None if unknown.
-        steps: Number of steps in the last attempt. One step of all ranks counts once; with parameter servers, each
-            step of a worker counts.
-        steps_per_second: Steps per second, without the first step and the time between epochs; None if unknown.
-        samples_per_second: Records per second in these steps; None if unknown.
-        model: Facts about the model, or None.
-        ranks: Facts about each rank.
-        series: The values of the metrics in chronological order. Of more than 50,000 values, a part is kept at even
-            intervals.
-        series_left_out: Number of values that are not in ``series``; ``job.metrics()`` has all values.
-        moments: Events of an elastic job: workers that joined and left, resizes, exclusions, commits, restores.
-        checkpointing: Number, size and durations of the checkpoints; None without checkpoints.
-        data: Channel -> ``uri``: where the data is, and ``digest``: digest of the data, or None.
+        hosts: The number of hosts.
+        processes: The number of ranks that compute gradients. With parameter servers, the number of workers.
+        processes_per_host: The number of ranks or workers on each host, counted as for ``processes``.
+        attempts: The number of times that the job was started.
+        created: The time of the job's creation, in seconds since the epoch.
+        training_s: SageMaker's TrainingTimeInSeconds. None while the job runs.
+        billable_s: SageMaker's BillableTimeInSeconds. None while the job runs.
+        hyperparameters: The script's hyperparameters. Secrets are replaced by ``***``.
+        global_batch_size: The number of records in one step of all ranks. With parameter servers, the number of
+            records in one step of a worker. None if the number is unknown.
+        steps: The number of steps in the last attempt. A step of all ranks is counted once. With parameter servers,
+            each step of a worker is counted.
+        steps_per_second: The steps per second, without the first step and the time between epochs. None if the speed
+            is unknown.
+        samples_per_second: The records per second in the steps that ``steps_per_second`` counts. None if the speed is
+            unknown.
+        model: The facts about the model, or None.
+        ranks: The facts about each rank.
+        series: The values of the metrics in chronological order. If there are more than 50,000 values, some values are
+            omitted at even intervals.
+        series_left_out: The number of values that are omitted from ``series``. ``job.metrics()`` has all values.
+        moments: The events of an elastic job: workers that joined and left, resizes, exclusions, commits and restores.
+        checkpointing: The number, size and durations of the checkpoints. None if there are no checkpoints.
+        data: The dicts ``{"uri", "digest"}``, by channel. ``uri`` is the location of the data. ``digest`` is the
+            digest of the data, or None.
         spot: Whether the job used spot capacity.
-        paid: The price that was paid for the hosts, if the backend bought hosts for the job: ``total`` and
-            ``on_demand`` (for the same time on demand, or None) in US dollars, ``host_s``, ``complete``.
-        provenance: Versions, commit and machine.
-        endings: For a job with several attempts: how the attempts ended that did not complete, in one line each.
-        warnings: Warnings during the run; ``job.warnings`` also has the warnings before the start.
+        paid: The price that was paid for the hosts, if the backend bought hosts for the job. ``total`` is the price in
+            US dollars. ``on_demand`` is the price of the same time on demand, or None. ``host_s`` is the paid time of
+            all hosts in seconds. ``complete`` is whether all prices are known.
+        provenance: The versions of the software, the commit and the machine.
+        endings: One line about the end of each attempt that did not complete, if the job had several attempts.
+        warnings: The warnings during the run. ``job.warnings`` also has the warnings before the start.
     """
 
     job_name: str
@@ -378,7 +382,10 @@ class Result:
     # --- other forms ---
 
     def metrics(self) -> pandas.DataFrame:
-        """Return ``series`` as a DataFrame, a row per value: name, value, rank, host, attempt, elapsed_s, samples."""
+        """Return ``series`` as a DataFrame with a row per value.
+
+        The columns are ``name``, ``value``, ``rank``, ``host``, ``attempt``, ``elapsed_s`` and ``samples``.
+        """
         import pandas
 
         columns = [field.name for field in dataclasses.fields(Point)]

@@ -60,7 +60,13 @@ def number_text(value: float | None) -> str:
 
 
 def quantity_text(value: float | None, unit: str) -> str:
-    """Return a number with its unit: ``s``, ``bytes``, ``count``, ``$``, ``share`` or nothing. ``–`` for None."""
+    """Return a number with its unit as text. Return ``–`` if the number is None.
+
+    Args:
+        value: The number, or None.
+        unit: The unit: ``s``, ``bytes``, ``count``, ``$`` or ``share`` (a fraction, shown in percent). Empty for no
+            unit.
+    """
     match unit:
         case "s":
             return time_text(value)

@@ -1,4 +1,4 @@
-"""The endpoint: verifies a signed request, finds the operation in a table, and returns its answer."""
+"""The endpoint: verifies a signed request, finds the operation in a table, and returns the operation's answer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from estimators.service.signing import Headers
 from estimators.service.training import Training
 from estimators.service.tuning import TuningJobs
 
-#: The largest body, in bytes. A CreateTrainingJob with every member at its largest is some 700 kB.
+#: The maximum size of a body in bytes. The largest possible CreateTrainingJob request has about 700 kB.
 BODY_LIMIT = 2 << 20
 
 Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
@@ -38,7 +38,9 @@ _log = logging.getLogger(__name__)
 
 
 def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
-    """Return all operations of the endpoint: service -> name -> function from parameters to result."""
+    """Return all operations of the endpoint. The operations of each service are in a dict, by name. An operation is a
+    function from the parameters to the result.
+    """
     return {
         "sagemaker": {
             "CreateTrainingJob": training.create,
@@ -98,7 +100,7 @@ class Endpoint:
         self._models = {service: Model(service, names) for service, names in table.items()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Read a request within limits of size and time, and answer it."""
+        """Read a request, and answer it. The request's size and the time to read it are limited."""
         request = Request(scope, receive)
         headers = request.headers.items()
         target = b"?".join(part for part in (scope["raw_path"], scope["query_string"]) if part).decode("ascii")
@@ -122,13 +124,13 @@ class Endpoint:
         await Response(answer.body, answer.status, about, answer.content_type)(scope, receive, send)
 
     def respond(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
-        """Answer a request; raises nothing.
+        """Answer a request. This method raises no error.
 
         Args:
-            method: GET, POST, …
-            target: What follows it in the request's first line.
-            headers: The request's.
-            body: The request's.
+            method: The HTTP method, such as GET or POST.
+            target: The path and the query, as received.
+            headers: The headers of the request.
+            body: The body of the request.
         """
         try:
             scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
@@ -176,7 +178,11 @@ def _refusal(error: ServiceError, headers: Headers) -> Answer:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
-    """Return the members that the job may have in a form of local jobs, which they are checked for later."""
+    """Return the members of a request that need not have a form that AWS accepts.
+
+    Only a job on a local instance type has such members. The values of these members are checked later, when the
+    request is translated.
+    """
     prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
     if prefix is None:
         return frozenset()

@@ -7,7 +7,7 @@ class ServiceError(Exception):
     """An error in the form that AWS's clients read.
 
     Args:
-        code: AWS's name of the error: ``ValidationException``.
+        code: AWS's name of the error, such as ``ValidationException``.
         message: The text of the error.
         status: The HTTP status.
     """
@@ -20,7 +20,7 @@ class ServiceError(Exception):
 
 
 def invalid(message: str) -> ServiceError:
-    """Return the error for a request that is not valid, or asks for something that is not available here."""
+    """Return the error for a request that is not valid, or that requests a feature that is not available here."""
     return ServiceError("ValidationException", message)
 
 
@@ -35,5 +35,5 @@ def malformed(message: str) -> ServiceError:
 
 
 def denied(message: str) -> ServiceError:
-    """Return the error for something that is not permitted."""
+    """Return the error for an operation that is not permitted."""
     return ServiceError("AccessDenied", message, 403)

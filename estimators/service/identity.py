@@ -30,7 +30,7 @@ def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer GetRole: every role exists, since roles have no effect."""
+    """Answer GetRole. Every role exists, because roles have no effect."""
     name = str(request["RoleName"])
     return {
         "Role": {
@@ -44,5 +44,10 @@ def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse SimulatePrincipalPolicy: the endpoint has no policies. The SDK 3.x goes on after an access error."""
+    """Refuse SimulatePrincipalPolicy, because the endpoint has no policies. The SDK 3.x continues after an access
+    error.
+
+    Raises:
+        ServiceError: always.
+    """
     raise denied("a fleetfit endpoint has no policies, so they cannot be simulated.")

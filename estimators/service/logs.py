@@ -1,6 +1,6 @@
 """The operations of CloudWatch Logs, based on the jobs' logs.
 
-The group is ``/aws/sagemaker/TrainingJobs``; a host's stream is ``<job>/algo-<n>-<time of creation>``.
+The log group is ``/aws/sagemaker/TrainingJobs``. The log stream of a host is ``<job>/algo-<n>-<time of creation>``.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ _BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
 
 @dataclasses.dataclass(frozen=True)
 class _Facts:
-    """Facts about a job's streams, from its request.
+    """Facts about a job's streams, from the job's request.
 
     Attributes:
         hosts: The hosts of the job.
-        labelled: Whether lines have a label with the process.
-        mask: Hides secrets in a text.
+        labelled: Whether each line begins with a label that names the process.
+        mask: A function that hides secrets in a text.
     """
 
     hosts: tuple[str, ...]
@@ -57,7 +57,7 @@ class _Facts:
 
 
 class _Opened:
-    """An opened stream of a job."""
+    """A job's log stream, opened for one request."""
 
     def __init__(self, name: str, job: Job, stream: LogStream, mask: Callable[[str], str]) -> None:
         self.name = name
@@ -67,7 +67,7 @@ class _Opened:
         self.count = stream.extend(over=job.over)
 
     def events(self, start: int, stop: int) -> list[LogEvent]:
-        """Return events with the job's secrets masked."""
+        """Return a range of events, with the job's secrets masked."""
         found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
         whole = "\n".join([event.text for event in found])
         if self._mask(whole) == whole:
@@ -75,13 +75,21 @@ class _Opened:
         return [LogEvent(time, self._mask(text)) for time, text in found]
 
     def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
-        """Return the range of events in a period: the number of the first event, and the end of the range."""
+        """Return the range of events in a period.
+
+        Args:
+            start_ms: The beginning of the period, in milliseconds since the epoch. If None, the first event.
+            end_ms: The end of the period, in milliseconds since the epoch. If None, the last event.
+
+        Returns:
+            The number of the first event, and the number of the last event plus 1.
+        """
         first = self._stream.first_at(start_ms, self.count) if start_ms else 0
         last = self._stream.first_at(end_ms, self.count) if end_ms is not None else self.count
         return first, max(first, last)
 
     def edges(self) -> tuple[int, int] | None:
-        """Return the times of the first and the last event, in ms; None without events."""
+        """Return the times of the first and the last event, in milliseconds. Return None if there are no events."""
         if not self.count:
             return None
         return self._stream.times(0, 1)[0], self._stream.times(self.count - 1, self.count)[0]
@@ -92,7 +100,7 @@ class Logs:
 
     Args:
         jobs: The jobs on record.
-        secret: The secret key that jobs inherit; it is hidden in their output.
+        secret: The secret key that jobs inherit. The key is masked in the jobs' output.
     """
 
     def __init__(self, jobs: Jobs, secret: str = "") -> None:
@@ -106,8 +114,8 @@ class Logs:
     def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer DescribeLogStreams.
 
-        All streams of one job are in one answer, however many there are: with several pages, the SDK 2.x would request
-        the next one for ever.
+        All streams of a job are in one answer, even if there are many. With several pages, the SDK 2.x would request
+        the next page endlessly.
         """
         _check_group(request)
         prefix = request.get("logStreamNamePrefix") or ""
@@ -159,7 +167,7 @@ class Logs:
         }
 
     def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer FilterLogEvents: return the events of several streams in the order of their time."""
+        """Answer FilterLogEvents: return the events of several streams, ordered by time."""
         _check_group(request)
         matches = _pattern(request.get("filterPattern") or "")
         names = request.get("logStreamNames")
@@ -223,7 +231,10 @@ class Logs:
                 yield _Opened(name, job, stream, facts.mask)
 
     def _facts_of(self, job: Job) -> _Facts | None:
-        """Return the facts about a job's streams from its request, which does not change; None if it is not valid."""
+        """Return the facts about a job's streams. The facts are cached, because a job's request does not change.
+
+        Return None if the request is not valid.
+        """
         key = (job.name, job.created)
         facts = self._facts.get(key)
         if facts is None:
@@ -266,7 +277,7 @@ class Logs:
 
 
 def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:
-    """Return the last events before ``stop`` that fit into an answer, and the number of the first one."""
+    """Return the last events before ``stop`` that fit into an answer, and the number of the first of these events."""
     events: list[LogEvent] = []
     size = 0
     while stop > start:
@@ -290,7 +301,10 @@ def _event(event: LogEvent) -> dict[str, Any]:
 
 
 def _event_id(stream: str, number: int, event: LogEvent) -> str:
-    """Return a unique id of 56 digits: ``aws logs tail`` skips events whose id it has already seen at the same time."""
+    """Return a unique id of 56 digits for an event.
+
+    ``aws logs tail`` omits an event if it has already printed an event with the same id and time.
+    """
     mark = int.from_bytes(hashlib.sha256(stream.encode()).digest()[:8], "big")
     return f"{event.time_ms:016d}{mark:020d}{number:020d}"
 
@@ -310,7 +324,10 @@ def _invalid(message: str) -> ServiceError:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a filter for words and quoted phrases: a line must contain all of them, but none that follows a ``-``."""
+    """Return a filter for words and quoted phrases.
+
+    A line must contain each word and phrase, but no word or phrase that is preceded by ``-``.
+    """
     text = text.strip()
     if text.startswith(("{", "[", "%")):
         raise _invalid("filterPattern: a fleetfit endpoint supports only words and quoted phrases.")

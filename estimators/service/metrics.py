@@ -17,7 +17,7 @@ _MOST = 1440
 
 
 class Metrics:
-    """The operation of CloudWatch.
+    """The CloudWatch operation of the endpoint.
 
     Args:
         jobs: The jobs on record.
@@ -27,7 +27,7 @@ class Metrics:
         self._jobs = jobs
 
     def statistics(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer GetMetricStatistics with the values of all ranks, by periods."""
+        """Answer GetMetricStatistics: return statistics of each period, computed from the values of all ranks."""
         period = int(request["Period"])
         start = math.floor(request["StartTime"] / period) * period
         end = math.ceil(request["EndTime"] / period) * period

@@ -1,6 +1,6 @@
-"""botocore's service models on the server's side: validation of requests, and form of answers.
+"""botocore's service models on the server's side: validate requests, and give answers their form.
 
-Only the shapes that the endpoint's operations refer to are kept.
+Only the shapes to which the endpoint's operations refer are kept.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Model:
 
     Attributes:
         name: botocore's name of the service.
-        metadata: Protocol, target prefix, version.
-        operations: The names of all operations of the service, including those that the endpoint does not have.
+        metadata: The protocol, the target prefix and the version of the service.
+        operations: The names of all operations of the service, including operations that the endpoint does not have.
     """
 
     def __init__(self, name: str, wanted: Iterable[str]) -> None:
@@ -63,7 +63,7 @@ class Model:
         )
 
     def input(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's request; None without one."""
+        """Return the name of the shape of an operation's request. Return None if the operation has no parameters."""
         return self._inputs[operation]
 
     # --- requests ---
@@ -72,13 +72,13 @@ class Model:
         """Validate a request.
 
         Args:
-            operation: The operation.
+            operation: The name of the operation.
             value: The parameters of the request.
-            spare: Paths (SageMaker's names, without indices) of texts that are validated elsewhere.
+            spare: The paths of members that are validated elsewhere (SageMaker's names, without indices).
 
         Raises:
-            ServiceError: SerializationException for a value of another type, ValidationException in SageMaker's words
-                for everything else.
+            ServiceError: a value is not valid. For a value of a wrong type, the error is SerializationException. For
+                all other faults, the error is ValidationException with SageMaker's message.
         """
         name = self._inputs[operation]
         if name is None:
@@ -95,16 +95,19 @@ class Model:
     # --- answers ---
 
     def render(self, operation: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the operation's answer from ``value``: the members of its shape, with times in seconds."""
+        """Return the operation's answer from a result.
+
+        The answer contains the result's members that are in the answer's shape. Times are in seconds.
+        """
         name = self._outputs[operation]
         return {} if name is None else self.render_shape(name, value)
 
     def output(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's answer; None without one."""
+        """Return the name of the shape of an operation's answer. Return None if the answer is empty."""
         return self._outputs[operation]
 
     def render_shape(self, name: str, value: Any) -> Any:
-        """Return a value in the form of a shape, without members that are None or not in the shape."""
+        """Return a value in the form of a shape. Members that are None or not in the shape are omitted."""
         shape = self.shapes[name]
         kind = shape["type"]
         if kind == "structure":
@@ -147,10 +150,10 @@ _CONSTRAINTS = {
 
 
 def _text(problem: shape_check.Problem) -> str:
-    """Say what is wrong in SageMaker's words.
+    """Describe an invalid value as SageMaker does.
 
     Raises:
-        ServiceError: the value is of another type.
+        ServiceError: the value has a wrong type.
     """
     where = _where(problem.steps)
     if problem.what in _MALFORMED:
@@ -168,7 +171,7 @@ def _text(problem: shape_check.Problem) -> str:
 
 
 def _where(steps: tuple[tuple[str, Any], ...]) -> str:
-    """Return the place of a value as SageMaker writes it: ``tags.1.member.key``."""
+    """Return the path of a value as SageMaker writes it, such as ``tags.1.member.key``."""
     names = {
         "member": lambda name: f"{name[:1].lower()}{name[1:]}",
         "item": lambda index: f"{index + 1}.member",

@@ -1,4 +1,4 @@
-"""Look for the packages of the extra ``service``, which every server needs."""
+"""Check the packages of the extra ``service``, which every server needs."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from estimators.job.errors import UnsupportedError
 
 
 def check() -> None:
-    """Refuse to serve without them.
+    """Check that the packages are installed.
 
     Raises:
-        UnsupportedError: one is not installed.
+        UnsupportedError: a package is not installed.
     """
     for name in ("starlette", "uvicorn"):
         if importlib.util.find_spec(name) is None:

@@ -1,4 +1,4 @@
-"""Lists of jobs: which ones a client asks for, and the tokens that it sends back to get the next page."""
+"""Lists of jobs: the filters of a request, and the tokens with which a client requests the next page."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from estimators.service.errors import invalid
 
 
 def matches(request: Mapping[str, Any], name: str, state: str | None, created: float, modified: float) -> bool:
-    """Return whether a list's request asks for a job.
+    """Return whether a job matches the filters of a list request.
 
     Args:
-        request: The request, with bounds of times, part of a name, or a status.
+        request: The list request, which may contain limits of times, a part of the name, and a status.
         name: The job's name.
         state: The job's status.
-        created: When the job was created, in seconds since the epoch.
-        modified: When the job was last changed, in seconds since the epoch.
+        created: The time at which the job was created, in seconds since the epoch.
+        modified: The time of the job's last change, in seconds since the epoch.
     """
     for what, when in (("Creation", created), ("LastModified", modified)):
         if not request.get(f"{what}TimeAfter", when) <= when <= request.get(f"{what}TimeBefore", when):
@@ -26,15 +26,18 @@ def matches(request: Mapping[str, Any], name: str, state: str | None, created: f
 
 
 def page(found: Sequence[Any], token: str | None, most: int) -> tuple[Sequence[Any], dict[str, str]]:
-    """Return one page of a list, and the answer's ``NextToken`` if another page follows.
+    """Return one page of a list.
 
     Args:
         found: The whole list.
-        token: The token from the client, or None for the first page.
-        most: The most items of a page.
+        token: The token from the client. None for the first page.
+        most: The maximum number of items on a page.
+
+    Returns:
+        The items of the page, and a dict with the answer's ``NextToken``. The dict is empty if there is no next page.
 
     Raises:
-        ServiceError: the token is not from this endpoint.
+        ServiceError: the token was not created by this endpoint.
     """
     start = _number(token)
     stop = start + most

@@ -1,7 +1,7 @@
-"""Writes the files that lead clients to the endpoint: an AWS profile, the SDK's configuration, variables.
+"""Write the files with the endpoint's address: an AWS profile, the SageMaker SDK's configuration, and variables.
 
-A profile consists of a few sections in the user's own files (``~/.aws``). Only sections that fleetfit wrote are ever
-replaced; everything else stays unchanged, byte for byte.
+A profile consists of a few sections in the user's own files (``~/.aws``). fleetfit replaces only sections that it has
+written. All other bytes of these files stay unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Address:
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that AWS's clients read."""
+        """Return the environment variables that AWS's clients read."""
         return {
             "AWS_ACCESS_KEY_ID": self.keys.access_key,
             "AWS_SECRET_ACCESS_KEY": self.keys.secret_key,
@@ -61,15 +61,19 @@ class Address:
         }
 
     def environment(self, place: EndpointFiles) -> dict[str, str]:
-        """Return all variables that a client must set."""
+        """Return all environment variables that a client must set."""
         sdk = {name: str(place.sdk_config_file) for name in _SDK_CONFIG}
         return {**self.variables, **sdk, "FLEETFIT_DEFAULT_BUCKET": self.bucket}
 
 
 def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]:
-    """Return the environment of jobs: this process's environment, in which all AWS settings lead to the endpoint."""
+    """Return the environment of jobs.
+
+    The environment is that of this process, with AWS settings that refer to the endpoint.
+    """
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
-    # A profile of the user's would win over some of these.
+    # Some of these variables have lower priority than a profile of the user. The files with profiles are therefore
+    # hidden.
     no_profile = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
     return {**kept, **address.variables, **no_profile}
 
@@ -78,12 +82,15 @@ def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]
 
 
 def write_sdk_config(place: EndpointFiles, address: Address) -> None:
-    """Write the SDK's configuration with the default bucket; otherwise the SDK would call AWS's own STS to find it."""
+    """Write the SageMaker SDK's configuration with the default bucket.
+
+    Without this setting, the SDK would send a request to AWS's STS to determine the bucket.
+    """
     write_private(place.sdk_config_file, sdk_config(address))
 
 
 def sdk_config(address: Address) -> str:
-    """Return the text of the SDK's configuration file."""
+    """Return the text of the SageMaker SDK's configuration file."""
     return (
         f"{_MARK}\n"
         "SchemaVersion: '1.0'\n"
@@ -99,12 +106,13 @@ def sdk_config(address: Address) -> str:
 
 
 def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bool:
-    """Write the configuration to the SDK's default location, so that ``AWS_PROFILE`` alone is sufficient.
+    """Write the configuration to the SageMaker SDK's default location, so that clients need to set only
+    ``AWS_PROFILE``.
 
-    All profiles share that location, so :func:`remove_sdk_config` removes the file when the endpoint stops.
+    All profiles use this location. Therefore :func:`remove_sdk_config` removes the file when the endpoint stops.
 
     Returns:
-        Whether the file was written; False if the user has an own configuration, which is not changed.
+        Whether the file was written. False if the location has a configuration of the user, which is not changed.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -123,19 +131,22 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
 
 
 def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> None:
-    """Remove the file that :func:`install_sdk_config` wrote, unless it has been changed since."""
+    """Remove the file that :func:`install_sdk_config` has written, unless the file was changed since."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _installed(place, address).encode():
             path.unlink()
 
 
 def _installed(place: EndpointFiles, address: Address) -> str:
-    """Return the text of the installed file, which names the home, because another home's endpoint may replace it."""
+    """Return the text of the installed file.
+
+    The text names fleetfit's home, because an endpoint of another home may replace the file.
+    """
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
 
 def user_sdk_config() -> Path:
-    """Return the SDK's default location of its configuration."""
+    """Return the default location of the SageMaker SDK's configuration."""
     home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     return Path(home) / "sagemaker" / "config.yaml"
 
@@ -144,13 +155,14 @@ def user_sdk_config() -> Path:
 
 
 def write_profile(name: str, address: Address) -> tuple[Path, Path]:
-    """Write the AWS profile.
+    """Write an AWS profile with the endpoint's addresses and keys.
 
     Returns:
-        The configuration file and the credentials file.
+        The paths of the configuration file and the credentials file.
 
     Raises:
-        ConfigurationError: the user has another profile of that name, or a file cannot be written.
+        ConfigurationError: the name is not valid, the user has another profile of that name, or a file cannot be
+            written.
     """
     if not _NAME.fullmatch(name) or name == "default":
         raise ConfigurationError(
@@ -186,7 +198,11 @@ def _file(variable: str, name: str) -> Path:
 
 
 def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
-    """Write sections into a file; replace sections of the same name that fleetfit wrote."""
+    """Write sections into a file. Sections of the same names that fleetfit has written are replaced.
+
+    Raises:
+        ConfigurationError: a section of the same name belongs to the user, or the file cannot be written.
+    """
     try:
         target = Path(os.path.realpath(path))  # the file may be a link, for example into a dotfiles repository
         text = target.read_text(encoding="utf-8") if target.exists() else ""
@@ -221,11 +237,11 @@ def _with_section(path: Path, text: str, title: str, lines: list[str]) -> str:
 
 
 def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Write all variables that a client must set as ``KEY=VALUE`` lines, into a file that only the user can read.
+    """Write all variables that a client must set into a file that only the user can read, as ``KEY=VALUE`` lines.
 
-    A shell may source the file. Values of letters, digits and ``@%+=:,./-_`` are not quoted, so that programs without
-    support for quotes (``docker run --env-file``) read the same values. Other values, such as a home with a space, are
-    in single quotes.
+    A shell can source the file. Values that contain only letters, digits and ``@%+=:,./-_`` are not quoted. Therefore
+    programs without support for quotes (``docker run --env-file``) read the same values. Other values, such as a path
+    with a space, are in single quotes.
 
     Raises:
         ConfigurationError: the file cannot be written, or a value contains a line break.
@@ -237,7 +253,7 @@ def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
 
 
 def remove_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Remove the file that :func:`write_env_file` wrote, so that scripts wait for the next endpoint's."""
+    """Remove the file that :func:`write_env_file` wrote, so that scripts wait for the file of the next endpoint."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _variables(place, address).encode():
             path.unlink()

@@ -35,10 +35,10 @@ class Call:
     """The call of an operation in a request.
 
     Attributes:
-        service: botocore's name of the service; None for one that the endpoint does not have.
+        service: botocore's name of the service. None if the endpoint does not have the service.
         operation: The operation's name, as received.
-        json_version: ``1.0`` or ``1.1``; None for the query protocol.
-        body: The body.
+        json_version: The version of the JSON protocol, ``1.0`` or ``1.1``. None for the query protocol.
+        body: The body of the request.
     """
 
     service: str | None
@@ -62,7 +62,7 @@ def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> C
 
     Args:
         headers: The headers, by lower-case names.
-        body: The body.
+        body: The body of the request.
         signed_service: The service in the request's signature.
 
     Raises:
@@ -133,14 +133,14 @@ def _form(body: bytes) -> dict[str, str]:
 
 @dataclasses.dataclass
 class _Field:
-    """A field of a form, and the fields below it: ``Tags`` of ``Tags.member.1.Key``."""
+    """A field of a form, and the fields below it. ``Tags`` is a field of ``Tags.member.1.Key``, for example."""
 
     text: str | None = None
     inside: dict[str, _Field] = dataclasses.field(default_factory=dict)
 
 
 def _tree(form: Mapping[str, str]) -> _Field:
-    """Return a form's fields as a tree by the parts of their names, so that parsing takes linear time."""
+    """Return a form's fields as a tree, by the parts of their names. With the tree, parsing takes linear time."""
     root = _Field()
     for name, text in form.items():
         field = root
@@ -207,7 +207,7 @@ def _scalar(kind: str, text: str, key: str) -> Any:
 
 
 def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
-    """Return the answer with an operation's result."""
+    """Return the answer that contains an operation's result."""
     rendered = model.render(call.operation, result)
     if call.json_version is not None:
         body = _json(rendered) if model.output(call.operation) else b""
@@ -223,18 +223,18 @@ def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
-    """Return a value as strict JSON, without NaN and infinity, which only some clients can read."""
+    """Return a value as strict JSON. NaN and infinity are refused, because only some clients can read them."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
 def render_error(error: ServiceError, *, json_version: str | None, query_service: bool = False) -> Answer:
-    """Return the answer with an error.
+    """Return the answer that contains an error.
 
     Args:
         error: The error.
-        json_version: The version of the JSON protocol; None for the query protocol.
-        query_service: Whether the service used the query protocol earlier, so that its clients read the error from a
-            header.
+        json_version: The version of the JSON protocol. None for the query protocol.
+        query_service: Whether the service has used the query protocol in the past. Clients of such a service read the
+            error from a header.
     """
     if json_version is not None:
         body = json.dumps({"__type": error.code, "message": error.message}).encode()

@@ -1,7 +1,7 @@
-"""Starts jobs, a limited number at once, and finds them again when the endpoint is restarted.
+"""Start a limited number of jobs at once, and find the jobs again when the endpoint is restarted.
 
 Jobs are separate processes, which do not depend on the queue. Waiting jobs are on record too (``queued`` in the job's
-folder), so no job is lost if the endpoint is killed.
+folder). Therefore no job is lost if the endpoint is killed.
 """
 
 from __future__ import annotations
@@ -37,8 +37,9 @@ class _Waiting:
 
     Attributes:
         record: The job's record.
-        since: The time of arrival, in seconds since the epoch.
-        until: The end of its MaxWaitTimeInSeconds, in seconds since the epoch; None without one.
+        since: The time of the job's arrival, in seconds since the epoch.
+        until: The time at which the job's MaxWaitTimeInSeconds ends, in seconds since the epoch. None if the job has no
+            such limit.
     """
 
     record: JobRecord
@@ -47,13 +48,13 @@ class _Waiting:
 
 
 class Queue:
-    """The queue of one endpoint's jobs.
+    """The queue of an endpoint's jobs.
 
     Args:
         jobs: The jobs on record.
-        limit: The most jobs that run at once.
-        environment: The environment of supervisors and of the jobs' hosts.
-        tell: Called with a line about each event, for display.
+        limit: The maximum number of jobs that run at once.
+        environment: The environment of the supervisors and of the jobs' hosts.
+        tell: A function that displays a line about an event.
     """
 
     def __init__(self, jobs: Jobs, limit: int, environment: Mapping[str, str], tell: Tell) -> None:
@@ -90,27 +91,28 @@ class Queue:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop starting jobs. Running jobs go on; waiting ones wait for the next endpoint."""
+        """Stop starting jobs. Running jobs continue. Waiting jobs are started by the next endpoint."""
         self._closed.set()
         if self._thread.is_alive():
             self._thread.join()
 
     @property
     def running(self) -> int:
-        """Return how many of the endpoint's jobs run."""
+        """Return how many of the endpoint's jobs are running."""
         with self._lock:
             return len(self._running)
 
     def submit(self, record: JobRecord, name: str, request: Mapping[str, object]) -> None:
-        """Add a job, whose record is staged and filled, and start it as soon as the limit permits.
+        """Add a job, and start it as soon as the limit permits.
 
         Args:
-            record: The record, its lock held; the queue releases the lock.
+            record: The job's record, which is filled but not yet published. The lock of the record must be held. The
+                queue releases the lock.
             name: The job's name.
             request: The client's request.
 
         Raises:
-            JobExistsError: the name is taken.
+            JobExistsError: another job has the same name.
             RecordError: the record cannot be written.
         """
         with self._lock:
@@ -127,7 +129,7 @@ class Queue:
             self._tell(f"{record.name} waits: {len(self._running)} jobs are running, and the limit is {self._limit}.")
 
     def withdraw(self, name: str) -> bool:
-        """Stop a job that still waits; return False if it does not wait."""
+        """Stop a job that is still waiting. Return False if the job is not waiting."""
         with self._lock:
             found = next((item for item in self._waiting if item.record.name == name), None)
             if found is None:
@@ -151,7 +153,7 @@ class Queue:
                 failing = True
 
     def _look(self) -> None:
-        """Remove ended jobs, stop jobs that have waited too long, and start jobs if the limit permits."""
+        """Remove jobs that have ended, stop jobs that have waited too long, and start jobs if the limit permits."""
         self._processes = [process for process in self._processes if process.poll() is None]
         for name in list(self._running):
             job = self._jobs.find(name)
@@ -180,7 +182,7 @@ class Queue:
             self._start(record)
 
     def _start(self, record: JobRecord) -> None:
-        """Start a supervisor for a record, whose lock is held."""
+        """Start a supervisor for a job. The lock of the job's record must be held."""
         try:
             self._processes.append(launch.start(record, self._environment))
         except (BackendError, OSError) as error:

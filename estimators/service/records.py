@@ -1,4 +1,6 @@
-"""The jobs on record, as the endpoint reads them, and its own files in each record: ``service.json``, ``queued``."""
+"""The jobs on record, as the endpoint reads them, and the endpoint's own files in each record: ``service.json``,
+``queued``.
+"""
 
 from __future__ import annotations
 
@@ -19,12 +21,12 @@ from estimators.service.errors import not_found
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """The state of one job at one time.
+    """The state of a job at one point in time.
 
     Attributes:
         record: The job's record.
-        status: DescribeTrainingJob's answer, as the supervisor wrote it.
-        own: The endpoint's own data; empty for a job that ``fit()`` started.
+        status: DescribeTrainingJob's answer, as the supervisor has written it.
+        own: The data that the endpoint has stored about the job. Empty if ``fit()`` has started the job.
     """
 
     record: JobRecord
@@ -55,16 +57,16 @@ class Job:
 
     @property
     def created(self) -> float:
-        """Return when the job was created, in seconds since the epoch."""
+        """Return the time at which the job was created, in seconds since the epoch."""
         return float(self.status.get("CreationTime") or 0.0)
 
 
 class Jobs:
-    """Finds and lists jobs; caches data that does not change any more.
+    """Find and list jobs. Data that does not change any more is cached.
 
     Args:
-        home: ``$FLEETFIT_HOME``.
-        region: The region that its jobs appear to be in.
+        home: The path of ``$FLEETFIT_HOME``.
+        region: The region that the jobs appear to be in.
     """
 
     def __init__(self, home: Path, region: str) -> None:
@@ -87,7 +89,7 @@ class Jobs:
         return job
 
     def find(self, name: str) -> Job | None:
-        """Return a job, or None."""
+        """Return a job. Return None if the job does not exist or cannot be read."""
         record = self.record(name)
         if record is None:
             return None
@@ -97,14 +99,17 @@ class Jobs:
             return None  # the record is being removed, or is from a newer fleetfit
 
     def record(self, name: str) -> JobRecord | None:
-        """Return the record of a name, or None; the name is validated before it becomes a path."""
+        """Return the record of a job. Return None if the record does not exist.
+
+        The name is validated before it is used in a path.
+        """
         if not is_job_name(name):
             return None
         path = jobs_folder(self.home) / name
         return JobRecord(path) if path.is_dir() else None
 
     def all(self) -> Iterator[Job]:
-        """Yield every job, by name."""
+        """Yield every job, ordered by name."""
         for name in job_names(self.home):
             job = self.find(name)
             if job is not None:
@@ -132,7 +137,7 @@ class Jobs:
     # --- the endpoint's own data in a record ---
 
     def own(self, record: JobRecord) -> dict[str, Any]:
-        """Return the endpoint's own data about a job; empty without any."""
+        """Return the data that the endpoint has stored about a job. Return an empty dict if there is no such data."""
         path = record.asked_file
         # The lock covers both steps: two writes may have the same modification time, that of the kernel's last tick.
         with self._lock:
@@ -146,17 +151,18 @@ class Jobs:
             return kept[1]
 
     def write_own(self, record: JobRecord, values: dict[str, Any]) -> None:
-        """Replace the endpoint's own data about a job."""
+        """Replace the data that the endpoint has stored about a job."""
         with self._lock:
             self._own.pop(record.name, None)
             record.write_json(record.asked_file, values)
 
     def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
-        """Replace some members of the endpoint's own data about a job, one change at a time.
+        """Replace some members of the data that the endpoint has stored about a job. Changes by several threads are
+        made one after another.
 
         Args:
             name: The job's name.
-            change: Returns the new members, given the job.
+            change: A function that is called with the job and returns the new members.
 
         Raises:
             ServiceError: the job does not exist.
@@ -166,7 +172,7 @@ class Jobs:
             self.write_own(job.record, {**job.own, "request": job.request, **change(job)})
 
     def forget(self, name: str) -> None:
-        """Drop the cached data of a removed job."""
+        """Remove the cached data of a job that was deleted."""
         with self._lock:
             self._over.pop(name, None)
             self._own.pop(name, None)

@@ -1,4 +1,4 @@
-"""Runs an endpoint: starts its parts, and stops them in order."""
+"""Run an endpoint: start its components, and stop them in order."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ class Options:
     """The options of an endpoint.
 
     Attributes:
-        port: The port; 0 chooses a free one.
-        s3_port: The port of the S3 server; 0 chooses a free one.
-        s3_folder: The folder of the S3 server; None: ``$FLEETFIT_HOME/s3``.
-        region: The region of the endpoint.
-        limit: The most jobs that run at once.
-        local: The backend for jobs and its settings.
+        port: The port number. If 0, a free port is chosen.
+        s3_port: The port number of the S3 server. If 0, a free port is chosen.
+        s3_folder: The folder that the S3 server serves. If None, ``$FLEETFIT_HOME/s3``.
+        region: The region that the endpoint appears to be in.
+        limit: The maximum number of jobs that run at once.
+        local: The backend for jobs, and the backend's settings.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
 
@@ -60,15 +60,16 @@ class Options:
 
 
 class Service:
-    """A running endpoint; a context manager that stops it. Its jobs go on.
+    """A running endpoint. The object is a context manager, which stops the endpoint at the end of the block. Jobs of
+    the endpoint continue.
 
     Args:
-        options: The options.
-        tell: Called with a line about each event.
+        options: The options of the endpoint.
+        tell: A function that is called with a line about each event.
 
     Raises:
-        ConfigurationError: another endpoint of this home runs, or an option is wrong.
-        BackendError: a port is taken, or the S3 server does not start.
+        ConfigurationError: another endpoint of this home is running, or an option is wrong.
+        BackendError: a port is in use, or the S3 server does not start.
     """
 
     def __init__(self, options: Options, tell: Callable[[str], None] = lambda line: None) -> None:
@@ -132,12 +133,12 @@ class Service:
                 self.storage.keep()
 
     def _end_storage(self) -> None:
-        """Stop the S3 server if no job runs; otherwise the server stops by itself after the last job."""
+        """Stop the S3 server if no job is running. Otherwise the server exits after the last job."""
         if self.queue.running == 0 and self.tuning.running == 0:
             self.storage.stop()
 
     def close(self) -> None:
-        """Stop the endpoint; further calls have no effect."""
+        """Stop the endpoint. Calls after the first have no effect."""
         while self._started:
             self._started.pop()()
         if self._lock is not None:

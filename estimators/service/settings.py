@@ -33,37 +33,40 @@ class Keys:
 
 @dataclasses.dataclass(frozen=True)
 class EndpointFiles:
-    """The paths of the files of a home's endpoint.
+    """The paths of the files of an endpoint.
 
     Attributes:
-        home: ``$FLEETFIT_HOME``.
+        home: The path of the endpoint's ``$FLEETFIT_HOME``.
     """
 
     home: Path
 
     @classmethod
     def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
-        """Return the files of a home; default: ``$FLEETFIT_HOME``."""
+        """Return the files of the endpoint of a home. If ``home`` is None, use ``$FLEETFIT_HOME``."""
         return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
 
     @property
     def folder(self) -> Path:
-        """Return the endpoint's own folder."""
+        """Return the folder that contains the endpoint's files."""
         return self.home / "service"
 
     @property
     def keys_file(self) -> Path:
-        """Return the path of the keys, which only the user can read."""
+        """Return the path of the file with the keys. Only the user can read the file."""
         return self.folder / "keys.json"
 
     @property
     def lock_file(self) -> Path:
-        """Return the path of the lock that is held while an endpoint of this home runs."""
+        """Return the path of the lock file. The lock is held while an endpoint of this home runs."""
         return self.folder / "lock"
 
     @property
     def storage_lock_file(self) -> Path:
-        """Return the path of the lock that is held while its S3 server runs, which may outlive the endpoint."""
+        """Return the path of the S3 server's lock file. The lock is held while the S3 server runs.
+
+        The S3 server may run longer than the endpoint.
+        """
         return self.folder / "s3.lock"
 
     @property
@@ -77,7 +80,7 @@ class EndpointFiles:
         return self.folder / "sagemaker.yaml"
 
     def make(self) -> None:
-        """Create the folder, for the user only.
+        """Create the folder of the endpoint's files. Only the user can access the folder.
 
         Raises:
             ConfigurationError: the folder cannot be created.
@@ -92,7 +95,7 @@ class EndpointFiles:
             ) from error
 
     def keys(self) -> Keys:
-        """Return the keys, which the first call creates.
+        """Return the keys. The first call creates the keys.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -125,7 +128,10 @@ def region_of(text: str) -> str:
 
 
 def default_bucket(region: str) -> str:
-    """Return the default bucket's name, which is the same as the SDK's, so that scripts can derive it."""
+    """Return the name of the default bucket.
+
+    The name is the same as in SageMaker's SDK, so that scripts can derive it.
+    """
     return f"sagemaker-{region}-{ACCOUNT}"
 
 
@@ -143,7 +149,7 @@ def write_private(path: Path, text: str, *, replace: bool = True) -> None:
     """Write a file that only the user can read, atomically.
 
     Raises:
-        FileExistsError: the file exists, and ``replace`` is false.
+        FileExistsError: the file exists, and ``replace`` is False.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Verifies the AWS Signature Version 4 of a request, with botocore's own signer.
+"""Verify the AWS Signature Version 4 of a request, with botocore's signer.
 
 Source: "Signature Version 4 signing process" (AWS documentation).
 """
@@ -38,7 +38,7 @@ class Scope:
     """The scope of a signature.
 
     Attributes:
-        service: The service that the client addresses: ``sagemaker``, ``logs`` …
+        service: The service that the client addresses, such as ``sagemaker`` or ``logs``.
         region: The region that the client addresses.
     """
 
@@ -154,7 +154,11 @@ def verify(
 
 
 def _single(headers: Headers) -> dict[str, str]:
-    """Return the headers by lower-case names; raise an error for repeated ones, which would be ambiguous."""
+    """Return the headers by lower-case names.
+
+    Raises:
+        ServiceError: a header is repeated, which makes its value ambiguous.
+    """
     found: dict[str, str] = {}
     for name, value in headers:
         lower = name.lower()

@@ -1,7 +1,7 @@
-"""Unpacks the code of a client's job from its archive in S3 into the job's record, before the start.
+"""Unpack the code of a client's job from an archive in S3 into the job's record, before the job starts.
 
 On SageMaker, the toolkit of each host downloads the archive. Here the archive is a local file. If the code is not
-available, the job is refused with the reason before the start.
+available, the job is refused before it starts, and the error has the reason.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _UNPACKING = threading.Lock()
 def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> None:
     """Unpack the archive that ``sagemaker_submit_directory`` names into the record's ``source/``.
 
-    The function does nothing for a job without code, or whose code is a path of this machine.
+    If the job has no code, or its code is a path of this machine, do nothing.
 
     Raises:
         ConfigurationError: the object does not exist, is not an archive, or is not safe to unpack.

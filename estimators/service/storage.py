@@ -1,7 +1,7 @@
-"""The S3 server of the endpoint, a separate process.
+"""The S3 server of the endpoint, which is a separate process.
 
-Jobs read and write S3 until their end. The server therefore runs as long as the endpoint **or** one of its jobs runs,
-and then exits, even if the endpoint was killed.
+Jobs read and write S3 until their end. Therefore the server runs as long as the endpoint **or** one of its jobs runs,
+and then exits. The server exits then even if the endpoint was killed.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _PACE = 0.5
 
 
 def split_uri(uri: str) -> tuple[str, str]:
-    """Return bucket and key of ``s3://bucket/key``."""
+    """Return the bucket and the key of ``s3://bucket/key``."""
     bucket, _, key = uri[len("s3://") :].partition("/")
     return bucket, key
 
 
 class Storage:
-    """The endpoint's handle of its S3 server.
+    """The S3 server of an endpoint, as the endpoint controls it.
 
     Args:
         place: The endpoint's files.
-        folder: The folder to serve; each folder in it is a bucket.
-        port: The port; 0 chooses a free one.
+        folder: The folder to serve. Each folder in it is a bucket.
+        port: The port number. If 0, a free port is chosen.
     """
 
     def __init__(self, place: EndpointFiles, folder: Path, port: int = 0) -> None:
@@ -51,7 +51,7 @@ class Storage:
         self.endpoint = ""
 
     def start(self) -> None:
-        """Use the server of an earlier endpoint, or start one.
+        """Use the running server of an earlier endpoint. If no server runs, start one.
 
         Raises:
             ConfigurationError: the earlier server serves another folder or has other keys.
@@ -71,7 +71,7 @@ class Storage:
         self.endpoint = str(there["endpoint"])
 
     def keep(self) -> None:
-        """Restart the server if it has ended; call this regularly."""
+        """Restart the server if the server has ended. Call this method regularly."""
         if self._process is not None and self._process.poll() is not None:
             self._process = None
         if not locks.is_held(self._place.storage_lock_file):
@@ -80,7 +80,7 @@ class Storage:
                 self._spawn()
 
     def stop(self) -> None:
-        """Stop the server."""
+        """Stop the server, and wait up to 10 seconds until it has stopped."""
         pid = files.read_json(self._place.storage_file).get("pid")
         if locks.is_held(self._place.storage_lock_file) and isinstance(pid, int):
             with contextlib.suppress(ProcessLookupError):
@@ -92,7 +92,7 @@ class Storage:
             self._process.wait()
 
     def path(self, bucket: str, key: str) -> Path | None:
-        """Return the file of an object; None if it does not exist."""
+        """Return the file of an object. Return None if the object does not exist."""
         found = bucket_of(self.folder, bucket)
         return found.find(key) if found is not None else None
 
@@ -134,7 +134,7 @@ class Storage:
 
 
 def _needed(place: EndpointFiles) -> bool:
-    """Return whether the endpoint or one of its jobs runs."""
+    """Return whether the endpoint or one of its jobs is running."""
     if locks.is_held(place.lock_file):
         return True
     jobs = jobs_folder(place.home)
@@ -145,7 +145,11 @@ def _needed(place: EndpointFiles) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve as long as the server is needed, and return the exit code."""
+    """Serve as long as the server is needed.
+
+    Returns:
+        0 on success; 1 if another server of the endpoint is running, or the server cannot start.
+    """
     parser = argparse.ArgumentParser(prog="estimators.service.storage")
     parser.add_argument("--home", required=True)
     parser.add_argument("--folder", required=True)
@@ -157,7 +161,7 @@ def main(argv: list[str] | None = None) -> int:
         print("another S3 server of this endpoint is running.", file=sys.stderr)
         return 1
     keys = place.keys()
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # for sigtimedwait()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # required by sigtimedwait()
     try:
         with serving(arguments.port, Path(arguments.folder), keys, "--s3-port") as endpoint:
             there = {"endpoint": endpoint, "pid": os.getpid(), "folder": arguments.folder}

@@ -1,11 +1,11 @@
 """A host's log as a sequence of events whose order never changes, as CloudWatch's clients require.
 
-A record stores the output of each process separately. When a line is first returned, its position among the others is
-fixed and written to ``service/<host>.events`` in the record, 24 bytes for each event. Thus clients that resume by a
-number or by a time miss no event and get none twice, even if the endpoint is restarted meanwhile.
+A record stores the output of each process separately. When a line is first returned, its position among the other lines
+is fixed. The position is written to ``service/<host>.events`` in the record, with 24 bytes for each event. Clients that
+resume by a number or by a time therefore miss no event and get no event twice, even if the endpoint is restarted.
 
-A line that is redrawn, such as a progress bar, has many states. Only one state per second becomes an event, and the
-last one.
+A line that is redrawn, such as a progress bar, has many states. Only one state per second becomes an event, and also
+the last state.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LogEvent(NamedTuple):
     """One event.
 
     Attributes:
-        time_ms: The time in milliseconds since the epoch; never less than the time of the previous event.
+        time_ms: The time in milliseconds since the epoch. The time is never less than that of the previous event.
         text: The printed text, without its line end.
     """
 
@@ -49,13 +49,13 @@ class LogEvent(NamedTuple):
 
 
 class _Redrawn:
-    """A line of a process that is redrawn: text that ends with a carriage return is overwritten by the next text.
+    """A line of a process that is redrawn. A text that ends with a carriage return is overwritten by the next text.
 
     Attributes:
-        begins: Whether each state begins with the carriage return, so that the text that ends the line is the last
+        begins: Whether each state begins with the carriage return. If so, the text before the line's end is the last
             state.
-        settled_ns: The log's time of the last state that became an event.
-        held: The latest state, if it is not an event yet.
+        settled_ns: The time in the log at which the last state that became an event was printed, in nanoseconds.
+        held: The latest state. None if it already is an event.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,11 @@ class _Redrawn:
         self.held: Span | None = None
 
     def take(self, span: Span, *, empty: bool) -> list[Span]:
-        """Add the next state; return the spans that become events."""
+        """Add the next state of the line.
+
+        Returns:
+            The states that become events.
+        """
         if empty:
             self.begins = self.begins or not self.settled_ns
             return []
@@ -75,11 +79,19 @@ class _Redrawn:
         return [span]
 
     def end(self, *, empty: bool) -> list[Span]:
-        """Return the held state, if it becomes an event when the process ends the line."""
+        """Return the states that become events when the process ends the line: the latest state, or none."""
         return [self.held] if self.held is not None and (empty or not self.begins) else []
 
     def late(self, now_ns: int) -> list[Span]:
-        """Return the held state as an event if no other has followed for a while, as when a bar pauses."""
+        """Return the latest state as an event if no other state has followed for a second, for example when a bar
+        pauses.
+
+        Args:
+            now_ns: The current time, in nanoseconds since the epoch.
+
+        Returns:
+            The states that become events: the latest state, or none.
+        """
         if self.held is None or now_ns - self.held[0] < _REDRAWN_NS:
             return []
         self.settled_ns, found, self.held = self.held[0], self.held, None
@@ -91,9 +103,9 @@ class LogStream:
 
     Args:
         record: The job's record.
-        host: The host.
-        labelled: Whether each line has a label with the process.
-        clock: Returns the time in ns since the epoch, as in logs.
+        host: The name of the host.
+        labelled: Whether each line begins with a label that names the process.
+        clock: A function that returns the current time in nanoseconds since the epoch, as in logs.
     """
 
     def __init__(
@@ -118,10 +130,10 @@ class LogStream:
     # --- fixing the order ---
 
     def extend(self, *, over: bool) -> int:
-        """Fix the order of new events.
+        """Determine the order of new events. This order does not change later.
 
         Args:
-            over: Whether the job is over, so that no output will follow.
+            over: Whether the job has ended. If so, no output will follow.
 
         Returns:
             The number of all events.
@@ -145,7 +157,7 @@ class LogStream:
             return self._count
 
     def _load(self) -> LogReader:
-        """Return a reader for the output that is not in the index yet."""
+        """Load the state of this object from the index. Return a reader for the output that is not in the index yet."""
         names = _records(self._names, b"\n")
         events = _records(self._index, _EVENT.size)
         ends = [0] * names.count(b"\n")
@@ -162,7 +174,7 @@ class LogStream:
         return reader
 
     def _thinned(self, spans: list[Span]) -> Iterator[Span]:
-        """Yield the spans without states that are overwritten within a second."""
+        """Yield the lines, without those states of redrawn lines that are overwritten within a second."""
         texts = read_spans(spans)
         for span in spans:
             _, log, start, end = span
@@ -197,7 +209,9 @@ class LogStream:
     # --- reading ---
 
     def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[LogEvent]:
-        """Return the events ``start`` to ``stop - 1``, or the first of them that fit into ``most_bytes``."""
+        """Return the events from ``start`` to ``stop - 1``. If these events exceed ``most_bytes``, return the first
+        events that fit.
+        """
         spans: list[Span] = []
         total = 0
         for time_ms, offset, length, source in self._events(start, stop):
@@ -218,11 +232,11 @@ class LogStream:
         return _EVENT.iter_unpack(data[: len(data) // _EVENT.size * _EVENT.size])
 
     def times(self, start: int, stop: int) -> list[int]:
-        """Return the times of events, in ms."""
+        """Return the times of events, in milliseconds since the epoch."""
         return [item[0] for item in self._events(start, stop)]
 
     def first_at(self, time_ms: int, count: int) -> int:
-        """Return the number of the first event at or after a time; ``count`` without one."""
+        """Return the number of the first event at or after a time. Return ``count`` if there is no such event."""
         low, high = 0, count
         while low < high:
             middle = (low + high) // 2
@@ -238,14 +252,14 @@ class LogStream:
 
 
 class Streams:
-    """The streams of all jobs; recently used positions stay in memory."""
+    """The log streams of all jobs. The positions of recently used streams stay in memory."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._kept: collections.OrderedDict[tuple[str, int], LogStream] = collections.OrderedDict()
 
     def get(self, record: JobRecord, host: str, *, labelled: bool) -> LogStream:
-        """Return the stream of a host; the same object for the same record."""
+        """Return the stream of a host. The same object is returned for the same record."""
         key = (str(record.host_dir(host)), record.path.stat().st_ino)
         with self._lock:
             stream = self._kept.get(key)
@@ -259,7 +273,11 @@ class Streams:
 
 
 def _cut(span: Span) -> list[tuple[int, int]]:
-    """Cut a piece that is too long for an event into parts, without splitting characters."""
+    """Divide a line that is too long for an event into parts, without splitting characters.
+
+    Returns:
+        The beginning and the end of each part in the log.
+    """
     _, log, first, last = span
     if last - first <= EVENT_LIMIT:
         return [(first, last)]
@@ -286,10 +304,10 @@ def _append(path: Path, data: bytes | bytearray) -> None:
 
 
 def _records(path: Path, unit: int | bytes) -> bytes:
-    """Read a file of records; remove an incomplete last record of a killed writer.
+    """Read a file of records. Remove an incomplete last record, which a killed process may have written.
 
     Args:
-        path: The file; it may be missing.
+        path: The file, which may be missing.
         unit: The size of a record in bytes, or the terminator of a record.
     """
     try:

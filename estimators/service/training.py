@@ -1,4 +1,4 @@
-"""The operations on training jobs: create, describe, list, stop, update, delete, tags."""
+"""The operations on training jobs: create, describe, list, stop, update, delete and tag."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Training:
         jobs: The jobs on record.
         queue: The queue that starts jobs.
         storage: The S3 server of the endpoint.
-        local: The backend for jobs and its settings.
+        local: The backend for jobs, and the backend's settings.
     """
 
     def __init__(self, jobs: Jobs, queue: Queue, storage: Storage, local: Local) -> None:
@@ -149,7 +149,7 @@ class Training:
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DeleteTrainingJob: remove the record with its logs; models and checkpoints in S3 stay."""
+        """Answer DeleteTrainingJob: remove the job's record, with its logs. Models and checkpoints in S3 are kept."""
         job = self._jobs.get(request["TrainingJobName"])
         if not job.over:
             raise ServiceError(
@@ -167,7 +167,7 @@ class Training:
         return {}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer UpdateTrainingJob: only the time for which instances stay warm can be changed here."""
+        """Answer UpdateTrainingJob. Only the time for which instances stay warm can be changed here."""
         name = self._jobs.get(request["TrainingJobName"]).name
         for member in ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"):
             if request.get(member) is not None:
@@ -201,7 +201,7 @@ class Training:
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer AddTags: existing keys get the new value."""
+        """Answer AddTags. A tag with an existing key replaces the existing value."""
         check_tags(request["Tags"])
         added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
         return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
@@ -240,7 +240,7 @@ def _matches(job: Job, request: Mapping[str, Any]) -> bool:
 
 
 def check_tags(tags: Iterable[Mapping[str, str]]) -> None:
-    """Raise an error if tags contain a key twice.
+    """Check that no key occurs twice in a list of tags.
 
     Raises:
         ServiceError: a key occurs twice.

@@ -1,7 +1,7 @@
-"""Converts a client's CreateTrainingJob request to a job for a local backend, or refuses it with the reason.
+"""Convert a client's CreateTrainingJob request to a job for a local backend, or refuse the request with the reason.
 
-Hyperparameters, environment and channels are not changed. The instance type becomes a local one, and the image one of
-this machine.
+Hyperparameters, environment and channels are not changed. The instance type is replaced by a local type, and the image
+by an image of this machine.
 """
 
 from __future__ import annotations
@@ -85,14 +85,14 @@ BACKENDS = ("process", "docker")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Local:
-    """The backend and settings for an endpoint's jobs.
+    """The backend for an endpoint's jobs, and the backend's settings.
 
     Attributes:
-        backend: ``process`` or ``docker``.
-        images: Patterns of image names -> images of this machine; the first match counts.
-        without: Members of :data:`REFUSED` that are accepted and ignored.
-        python: The interpreter for processes.
-        queue: The queue of this machine in which jobs wait; None for none.
+        backend: The name of the backend: ``process`` or ``docker``.
+        images: Pairs of a pattern of image names and an image of this machine. The first matching pattern is used.
+        without: The members of :data:`REFUSED` that are accepted and ignored.
+        python: The path of the interpreter for processes.
+        queue: The name of the machine-wide queue in which jobs wait. None if jobs wait in no such queue.
     """
 
     backend: str = "process"
@@ -112,12 +112,12 @@ class Local:
 
     @property
     def refused(self) -> dict[str, str]:
-        """Return the members that are refused, with the reasons."""
+        """Return the members that are refused, with the reason for each."""
         both = {**REFUSED, **(REFUSED_FOR_PROCESSES if self.backend == "process" else {})}
         return {member: why for member, why in both.items() if member not in self.without}
 
     def image(self, name: str) -> str:
-        """Return the image of this machine for a client's image name."""
+        """Return the local image that replaces the image that a client has named."""
         from estimators.backends.images.toolkit import IMAGE
 
         for pattern, image in (*self.images, *((pattern, IMAGE) for pattern in DEFAULT_IMAGES)):
@@ -126,7 +126,7 @@ class Local:
         return name
 
     def instance_type(self, asked: str) -> str:
-        """Return the local instance type for a requested ``ml.*`` type."""
+        """Return the local instance type that replaces a requested ``ml.*`` type."""
         if not asked.startswith("ml."):
             return asked
         if self.backend == "process":
@@ -135,11 +135,11 @@ class Local:
 
 
 def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec, JobOptions]:
-    """Convert a request to a job for a local backend, and validate it.
+    """Convert a request to a job for a local backend, and validate the job.
 
     Args:
         request: A CreateTrainingJob request that is valid in the service model.
-        local: The backend for jobs and its settings.
+        local: The backend for jobs, and the backend's settings.
 
     Raises:
         ServiceError: the request is not valid, or requests a feature that is not available here.
@@ -243,7 +243,7 @@ def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:
 
 
 def _asked_for(request: Mapping[str, Any], member: str) -> bool:
-    """Return whether a request asks for a feature; empty values, ``False`` and disabled switches do not."""
+    """Return whether a request uses a member. Empty values, ``False`` and switches that are off do not count."""
     value: Any = request
     for part in member.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -253,7 +253,7 @@ def _asked_for(request: Mapping[str, Any], member: str) -> bool:
 
 
 def _without(request: Mapping[str, Any], local: Local) -> dict[str, Any]:
-    """Return the request without the members that the endpoint is set to ignore."""
+    """Return the request without the members that the endpoint ignores."""
     kept: dict[str, Any] = dict(request)
     for member in local.without:
         first, _, second = member.partition(".")

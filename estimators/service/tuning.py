@@ -1,4 +1,4 @@
-"""The operations on hyperparameter tuning jobs: create, describe, list, stop, list of training jobs."""
+"""The operations on hyperparameter tuning jobs: create, describe, list, stop, and list the training jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class TuningJobs:
     Args:
         jobs: The training jobs on record.
         storage: The S3 server of the endpoint.
-        local: The backend for jobs and its settings.
+        local: The backend for jobs, and the backend's settings.
         environment: The environment of the trials' jobs.
     """
 
@@ -54,7 +54,7 @@ class TuningJobs:
 
     @property
     def running(self) -> int:
-        """Return how many tuning jobs run."""
+        """Return how many tuning jobs are running."""
         return sum(record.is_supervised() for record in self._records())
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:

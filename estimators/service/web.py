@@ -1,4 +1,7 @@
-"""Serve an ASGI application on loopback by uvicorn: the endpoint, the S3 server and the pages of ``fleetfit ui``."""
+"""Serve an ASGI application on the loopback interface with uvicorn.
+
+The endpoint, the S3 server and the pages of ``fleetfit ui`` are such applications.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ from estimators.job.errors import BackendError
 
 HOST = "127.0.0.1"
 
-#: Connections that may be open when a request comes, and threads that answer; beyond it, requests get the status 503.
+#: The maximum number of open connections, and of threads that answer requests. More requests get the status 503.
 CONNECTION_LIMIT = 1024
 #: The time from a connection, or from the first byte of a later request, until the headers are complete, in seconds.
 HEADER_SECONDS = 15.0
@@ -33,7 +36,7 @@ IDLE_SECONDS = 65
 #: A connection whose client takes nothing of an answer for this time is closed, in seconds. A job that reads data may
 #: evaluate for long.
 STALL_SECONDS = 600
-#: The longest headers, in bytes.
+#: The maximum size of the headers, in bytes.
 HEADER_LIMIT = 64 << 10
 
 
@@ -54,14 +57,15 @@ def listen(port: int, option: str = "--port") -> socket.socket:
         raise BackendError(
             f"port {port} of {HOST} is not available: {why}. Choose another port with {option}."
         ) from error
-    # For its connections: else an answer's content waits for the acknowledgement of the headers, for 40 ms.
+    # Set for all accepted connections. Otherwise, an answer's content waits 40 ms for the acknowledgement of the
+    # headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALL_SECONDS)
     return listener
 
 
 async def read_body(request: Request, limit: int) -> bytes | None:
-    """Return a request's body; None where it has more bytes than the limit."""
+    """Return a request's body. Return None if the body has more bytes than the limit."""
     body = bytearray()
     async for piece in request.stream():
         body += piece
@@ -144,7 +148,7 @@ class Server:
                 lifespan="off",
                 log_config=None,
                 log_level="error",
-                access_log=False,  # requests hold names that are private
+                access_log=False,  # requests contain private names
                 server_header=False,
                 proxy_headers=False,
                 limit_concurrency=CONNECTION_LIMIT,
@@ -160,7 +164,7 @@ class Server:
         await self._server.serve([self._listener])
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start to serve requests."""
         processes.allow_open_files(4 * CONNECTION_LIMIT)  # each connection may have a file open
         self._thread.start()
 

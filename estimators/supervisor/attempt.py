@@ -35,7 +35,7 @@ class Attempt:
         self._mark = _newest(checkpoints)
 
     def rank_of(self, host: str, process: str | None) -> int | None:
-        """Return the rank of a host's process; None for a process without one."""
+        """Return the current rank of a host's process. Return None for a process without a rank."""
         if self.elastic is not None:
             return self.elastic.roster.rank_of(host, process)
         return self._numbering(host, process)

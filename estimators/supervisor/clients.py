@@ -1,4 +1,4 @@
-"""The requests of a job's clients: any process of the user, and the caller that waits for the job."""
+"""Connect a job's supervisor to its clients: any process of the user, and the caller that waits for the job."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Clients:
     """The clients of one job.
 
     Args:
-        loop: The supervisor's loop.
-        supervisor: The supervisor, which gets the requests.
+        loop: The supervisor's event loop.
+        supervisor: The supervisor, which receives the requests.
     """
 
     def __init__(self, loop: AsyncioLoop, supervisor: Supervisor) -> None:
@@ -56,11 +56,11 @@ class Clients:
             self._server.close()
 
     def caller_gone(self) -> None:
-        """End the job, whose caller has ended."""
+        """Tell the supervisor that the caller has ended, so that the supervisor stops the job."""
         self._supervisor.post(CallerGone())
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Do what a client asks for, and return the answer."""
+        """Execute a client's request, and return the answer."""
         operation = message["op"]
         if operation == "ping":
             return {"ok": True}

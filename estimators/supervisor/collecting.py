@@ -19,13 +19,14 @@ _DELAY = 1.0
 
 
 class ProvenanceCollector:
-    """The process that writes down what the job ran on and with.
+    """The process that records on which machine and with which software the job ran.
 
     Args:
-        loop: The supervisor's loop.
-        folder: The job's record.
-        protected: Processes that do not end with the hosts; the collector is put there while it runs.
-        journal: Takes a warning where it cannot be started.
+        loop: The supervisor's event loop.
+        folder: The folder of the job's record.
+        protected: The pids of processes that are not terminated with the hosts. The collector adds its pid while it
+            runs.
+        journal: The job's journal, which receives a warning if the collector cannot be started.
     """
 
     def __init__(self, loop: AsyncioLoop, folder: Path, protected: set[int], journal: Journal) -> None:

@@ -58,7 +58,7 @@ class DispatchedJob:
         self._wait = _WAIT_S
         self._lost_since: float | None = None
         self._why = ""
-        self._settled = asyncio.Event()  # whether the dispatcher has the job, or never will
+        self._settled = asyncio.Event()  # set when the dispatcher has the job, or will never have it
         self._over = asyncio.Event()  # set when the process may end
         loop.add_signal_handler(signal.SIGTERM, self._over.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -80,7 +80,7 @@ class DispatchedJob:
                 task.cancel()
             await asyncio.wait(tasks)
             self._settled.set()
-            await asyncio.sleep(0)  # who waits for that has an answer before the loop ends
+            await asyncio.sleep(0)  # tasks that wait for the event can answer before the loop ends
 
     async def _keep_copy(self) -> None:
         """Submit the job to the dispatcher unless it was submitted before, and follow the job until it is over."""
@@ -100,7 +100,7 @@ class DispatchedJob:
                     async for message in messages:
                         self._take(message)
                 return
-            except (Unreached, RecordError) as error:  # for example a full disk; the job at the dispatcher goes on
+            except (Unreached, RecordError) as error:  # for example a full disk; the job at the dispatcher continues
                 await self._pause(str(error))
 
     def close(self) -> None:
@@ -213,7 +213,10 @@ class DispatchedJob:
     # --- requests of clients ---
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Answer what is known here, and pass everything else on to the dispatcher, when it has the job."""
+        """Answer a ``ping``, and a ``stop`` before the job was submitted. Forward all other requests to the dispatcher.
+
+        Before a request is forwarded, the method waits until the dispatcher has the job.
+        """
         lost = _now() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":
             text = (

@@ -1,6 +1,6 @@
-"""Inject faults into a job: those of ``fit(faults=…)`` and a :class:`SpotMarket`, carried out at their time.
+"""Inject faults into a job: the faults of ``fit(faults=…)`` and the interruptions of a :class:`SpotMarket`.
 
-It decides when; a job's :class:`FaultyHosts` do it.
+The module decides when a fault happens. A job's :class:`FaultyHosts` carry the faults out.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _LINE_LIMIT = 1 << 16
 
 
 class FaultyHosts(Protocol):
-    """The hosts of a running job, as far as faults concern them. All methods return at once."""
+    """The interface for injecting faults into the hosts of a running job. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
         """Interrupt a host, which means that the host is removed after a notice.
@@ -46,15 +46,15 @@ class FaultyHosts(Protocol):
 
 
 class FaultInjector:
-    """Carries out the faults and the market's interruptions of one job.
+    """Carries out the faults of one job and the interruptions of its spot market.
 
     Args:
-        loop: The loop that drives it.
-        hosts: Who does it.
+        loop: The event loop that runs the timers.
+        hosts: The hosts, which carry out the faults.
         faults: The faults.
         market: The market, or None.
-        names: The job's hosts.
-        supervisor: The supervisor, which knows the ranks and records what was injected.
+        names: The names of the job's hosts.
+        supervisor: The supervisor, which knows the ranks and records the injected faults.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class FaultInjector:
             self._next_interruption()
 
     def attempt_ended(self) -> None:
-        """Drop the faults of the attempt that have not happened, because the attempt's hosts have ended."""
+        """Cancel the remaining faults of the attempt, because the attempt's hosts have ended."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()

@@ -92,7 +92,11 @@ def write_ending(
 
 
 def bill(journal: Journal) -> None:
-    """Put the billable time at spot prices into the status, if the hosts had some."""
+    """Store the billable time in the status: the training time times the ratio of the paid price to the on-demand
+    price.
+
+    Change nothing if a price is unknown.
+    """
     paid: Mapping[str, Any] = journal.own.get("cost") or {}
     if paid.get("complete") and paid.get("on_demand"):
         part = min(1.0, float(paid["total"]) / float(paid["on_demand"]))

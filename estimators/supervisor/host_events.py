@@ -15,18 +15,18 @@ from estimators.supervisor.remote_status import Mirror
 
 
 class HostEvents:
-    """Takes what hosts report.
+    """Handles the lines and events of hosts.
 
     Args:
-        journal: What the supervisor writes into the record.
-        machine: What decides the job's course.
-        injector: Injects the faults of the job.
-        mirror: How the job stands on a managed service.
-        managed: Whether it is on one.
+        journal: The journal of the job.
+        machine: The state machine of the job.
+        injector: The fault injection of the job.
+        mirror: The mirror of the job's status on a managed service.
+        managed: Whether the job runs on a managed service.
 
     Attributes:
-        model: Where the model was put.
-        misplaced: Models in hosts' working folders.
+        model: The path of the model. None if no model has been reported.
+        misplaced: The paths of models that scripts saved into the hosts' working folders, by host.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class HostEvents:
         self.misplaced: dict[str, list[str]] = {}
 
     def take(self, attempt: Attempt, items: list[wire.Event | wire.Piece], time_ns: int) -> None:
-        """Take lines and events of a host, in their order.
+        """Handle lines and events of a host, in the given order.
 
         Args:
-            attempt: The attempt under way.
+            attempt: The current attempt.
             items: The host's lines and events.
-            time_ns: When, in nanoseconds since the epoch.
+            time_ns: The time at which the host wrote the lines and events, in nanoseconds since the epoch.
         """
         events: list[wire.Event] = []
         for item in items:

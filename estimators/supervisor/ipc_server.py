@@ -25,19 +25,19 @@ _REQUEST_LIMIT = 1 << 16
 
 
 class Answers(Protocol):
-    """The job that requests are about."""
+    """The interface for answering the requests about a job."""
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Return the answer to a request, now or later."""
+        """Return the answer to a request. The answer may take time."""
 
 
 class ControlSocket:
-    """``control.sock`` in the record: requests of any process of the user.
+    """The ``control.sock`` in the record, which accepts requests of any process of the user.
 
     Args:
-        loop: The loop that drives it.
-        path: The socket; longer than ``sun_path`` holds is fine.
-        job: The job that answers.
+        loop: The event loop that watches the socket.
+        path: The path of the socket. The path may be longer than the limit of ``sun_path``.
+        job: The object that answers the requests.
     """
 
     def __init__(self, loop: AsyncioLoop, path: Path, job: Answers) -> None:
@@ -73,16 +73,16 @@ class ControlSocket:
 
 
 class Attachment:
-    """The tie to a caller that waits.
+    """The connection to a caller that waits for the job.
 
-    Its end, by end-of-file or by the caller's pid, is told once. A caller that forks (without exec) leaves copies of
-    its socket's end in the children, so the pid is watched too.
+    The end of the caller is reported once. The end is detected by end-of-file on the socket, or by the caller's pid.
+    The pid is needed because a caller that forks without exec leaves copies of the socket's end in its children.
 
     Args:
-        loop: The loop that drives it.
-        fd: Our end of the socket pair.
-        caller: The caller's pid, or 0.
-        clients: The clients of the job, which answer requests and are told when the caller is gone.
+        loop: The event loop that watches the connection.
+        fd: The supervisor's end of the socket pair.
+        caller: The caller's pid. 0 if the pid is unknown.
+        clients: The clients of the job. They answer requests, and are informed when the caller has ended.
     """
 
     def __init__(self, loop: AsyncioLoop, fd: int, caller: int, clients: Clients) -> None:

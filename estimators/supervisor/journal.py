@@ -26,18 +26,18 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """The record of a job as it runs; only its supervisor writes there.
+    """The writer of a running job's record. Only the supervisor uses the writer.
 
     Args:
-        supervisor: The supervisor, which is told of news, of metrics that are not numbers, and of a record that could
-            not be written.
-        record: The job's record, its lock held.
+        supervisor: The supervisor. It is informed of new content, of metrics that are not numbers, and of errors in
+            writing the record.
+        record: The job's record. The supervisor holds the record's lock.
         spec: The job.
-        mask: Hides the job's secrets in a text.
-        status: Its status so far, as it is kept (see :mod:`estimators.records.status`).
+        mask: Removes the job's secrets from a text.
+        status: The status that is stored so far (see :mod:`estimators.records.status`).
 
     Attributes:
-        status: The job's status; it is on the disk after :meth:`write_status`.
+        status: The job's status. :meth:`write_status` writes the status to the disk.
         final_metrics: The last value of each metric.
     """
 

@@ -106,26 +106,27 @@ class JobMachine:
     """Decides what a job does next.
 
     Args:
-        attempts: The job's attempts, with the hosts that there are for them.
+        attempts: The job's attempts, with the hosts that are available for the attempts.
         stop_grace_s: How long the script has to save when the job is stopped, in seconds.
-        max_run_s: For how many seconds the hosts may run, in all attempts; None for no limit.
-        max_wait_s: How long the job may take with its waits, in seconds; None for no limit.
-        managed: Whether the job is on a managed service, which decides about its end.
-        elastic: Whether hosts come and go.
-        queued: Whether it waits for its turn in a queue.
-        mask: Hides the job's secrets in a failure.
+        max_run_s: How long the hosts may run in all attempts together, in seconds. None for no limit.
+        max_wait_s: How long the job may take including waits, in seconds. None for no limit.
+        managed: Whether the job is on a managed service. The service then decides when the job ends.
+        elastic: Whether hosts may join and leave.
+        queued: Whether the job waits for its turn in a queue.
+        mask: Removes the job's secrets from a failure. None to keep failures unchanged.
 
     Attributes:
-        stage: Where the job stands.
-        attempts: See above.
+        stage: The stage of the job.
+        attempts: The job's attempts.
         hosts: The hosts of the attempt.
-        ended: How its hosts ended, by their names.
-        failure: Why the attempt, or the job, cannot go on.
-        reported: The failure that a host's toolkit has reported.
-        terminated: The first host whose toolkit has got SIGTERM from somebody else.
-        stopped_as: How the job ends that was stopped: its last secondary status, and the message.
-        hurried: Whether the job is ended without waiting for anything.
-        has_turn: Whether it is the job's turn.
+        ended: The ends of the attempt's hosts, by the hosts' names.
+        failure: The failure because of which the attempt or the job cannot continue, or None.
+        reported: The failure that a host's toolkit has reported, or None.
+        terminated: The first host whose toolkit received SIGTERM from another program, or None.
+        stopped_as: The last secondary status and the message of a job that was stopped. None if the job was not
+            stopped.
+        hurried: Whether the job is terminated without waiting for outputs.
+        has_turn: Whether the job has its turn in the queue. True for a job that is not in a queue.
         abandoned: Whether the caller that waited for the job has ended.
     """
 
@@ -440,7 +441,7 @@ class JobMachine:
         end = event.end
         self.ended[end.host] = end
         if event.goes_on:
-            return  # an elastic job goes on without the host
+            return  # an elastic job continues without the host
         self._all_have_ended |= event.last
         if end.host in self.attempts.removed:
             lost = Failure(cause=Cause.HOST_LOST, message="the host is gone.", host=end.host)

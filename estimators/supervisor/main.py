@@ -97,7 +97,7 @@ def _record_fault(record: JobRecord) -> None:
     now = time.time()
     with contextlib.suppress(RecordError, ValueError, OSError):
         if statuses.lives_elsewhere(record.stored_status()):
-            return  # the job goes on at its service
+            return  # the job continues at its service
         request = record.read_request()
         status = record.stored_status() or statuses.new_status(request, now)
         failure = mask_failure(failure, text_mask(request))

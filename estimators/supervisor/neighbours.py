@@ -26,12 +26,15 @@ def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
 
 
 def hint_at(hint: str, code: Path, cwd: str) -> str | None:
-    """A better hint than ``hint``, if that is at a missing module and the module is near.
+    """Return a better hint if a missing module is near the job's code.
 
     Args:
-        hint: A hint of the host's toolkit, which knows what was sent.
-        code: Where the code came from: the entry point that was sent alone, or the source folder.
+        hint: A hint of the host's toolkit. The toolkit knows only the files that were sent.
+        code: The entry point, if it was sent alone, or the source folder.
         cwd: The caller's working directory.
+
+    Returns:
+        The better hint. None if the hint names no missing module, or the module is not near the code.
     """
     module = hints.missing_module(hint)
     if module is None:

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class GangHosts:
-    """The hosts of a gang as :class:`estimators.supervisor.fault_injection.FaultyHosts`.
+    """The hosts of a job whose ranks train together, for the fault injection.
+
+    The class implements :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
     Args:
         backend: The backend that runs the hosts.

@@ -1,4 +1,4 @@
-"""A job's wait for its turn in a queue of its machine."""
+"""Wait for a job's turn in a queue on this machine."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.queues import Queue, machine
 from estimators.records.record import JobRecord
 
-#: Between two looks of the job that is next, in seconds; the one behind it looks half as often, and so on.
+#: The time between two checks by the first job in the queue, in seconds. The n-th job checks n times as rarely.
 _PACE_S = 0.2
 _SELDOM_S = 10.0
-#: Between two looks of one that runs whether it is to make room, in seconds.
+#: The time between two checks whether a running job must make room, in seconds.
 _WATCHING_S = 1.0
 
 
 class QueuePlace:
-    """A job's place in a queue, from :meth:`wait` to :meth:`leave`.
+    """A job's entry in a queue, from :meth:`wait` to :meth:`leave`.
 
     Args:
         record: The job's record.
         job: The job.
-        options: Its options, with a queue.
+        options: The job's options. They must name a queue.
     """
 
     def __init__(self, record: JobRecord, job: TrainingJobSpec, options: RunOptions) -> None:
@@ -43,10 +43,10 @@ class QueuePlace:
         )
 
     async def wait(self) -> AsyncIterator[str]:
-        """Enter the queue, and wait until it has room for the job.
+        """Add the job to the queue, and wait until the job may start.
 
         Yields:
-            Which place the job has, as often as that changes.
+            A text with the job's position in the queue, whenever the text changes.
 
         Raises:
             RecordError: the queue cannot be written.
@@ -69,28 +69,30 @@ class QueuePlace:
             await asyncio.sleep(min(_SELDOM_S, _PACE_S * place))
 
     def _takes_turn(self) -> bool:
-        with contextlib.suppress(RecordError):  # a full disk, say: the next look may be luckier
+        with contextlib.suppress(RecordError):  # the disk may be full, for example; the next check may succeed
             return self._queue.take_turn(self._entry, self._machine)
         return False
 
     async def wanted(self) -> None:
-        """Wait until the job is to make room for a more urgent one, which may never be."""
+        """Wait until the job must make room for a job with a higher priority. If no such job comes, the wait does not
+        end.
+        """
         while True:
             await asyncio.sleep(_WATCHING_S)
             if self._entry.preemptible and makes_room(self._queue.entries(), self._entry.job, self._machine):
                 return
 
     def leave(self) -> None:
-        """Leave the queue: the job is over."""
+        """Remove the job from the queue, because the job is over."""
         self._queue.leave(self._entry.job)
 
 
 def needs_of(job: TrainingJobSpec, options: RunOptions) -> Resources:
-    """Return what a job needs: a core for each rank and every visible GPU, unless it says otherwise.
+    """Return the resources that a job needs: by default, a core for each rank and every visible GPU.
 
     Args:
         job: The job.
-        options: Its options; ``needs`` replaces what follows from the job.
+        options: The job's options. The values in ``needs`` override the default values.
     """
     per_host = job.strategy.ranks_per_host if job.strategy is not None else 1
     found = {"cores": float(job.instance_count * per_host), "gpus": float(len(gpus())), "memory_gb": 0.0}

@@ -24,7 +24,7 @@ def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic
 
 
 class HostStreams:
-    """The output of every host's toolkit, which arrives in pieces of any size."""
+    """The output of every host's toolkit. The output arrives in pieces of any size."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, bytearray] = {}
@@ -32,14 +32,19 @@ class HostStreams:
         self._beating: set[str] = set()
 
     def feed(self, host: str, data: bytes) -> list[wire.Event | wire.Piece]:
-        """Take some output of a host, and return the events and lines that are whole, in their order."""
+        """Add output of a host, and return the events and lines that are complete, in their order."""
         self._heard[host] = time.monotonic()
         buffer = self._buffers.setdefault(host, bytearray())
         buffer += data
         return self._split(host, buffer)
 
     def finish(self, host: str | None = None) -> list[wire.Event | wire.Piece]:
-        """Return the rest of a host, or of every one, which writes no more: a line without an end is one, too."""
+        """Return the events and lines that remain at the end of a host's output. A last line without a line end counts
+        as complete.
+
+        Args:
+            host: The host. None for all hosts.
+        """
         ended = [(name, buffer) for name, buffer in self._buffers.items() if host in (None, name)]
         return [item for name, buffer in ended for item in self._split(name, buffer, final=True)]
 

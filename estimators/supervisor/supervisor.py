@@ -104,7 +104,7 @@ class Supervisor:
         self._waits_since: float | None = None  # since when the job has waited for hosts
         self._place: QueuePlace | None = None
         self._queueing: asyncio.Task[None] | None = None
-        self._yields: asyncio.Event | None = None  # set when an attempt has made room for a more urgent job
+        self._yields: asyncio.Event | None = None  # set when an attempt has ended for a job with a higher priority
         self._linger = _PROVENANCE_TIMEOUT
         self._watch: asyncio.Task[None] | None = None
         self._backend: Backend = backend(
@@ -209,7 +209,9 @@ class Supervisor:
             self._timer = self.loop.call_later(seconds, lambda: self.post(events.TimeUp()))
 
     async def _queue_up(self, place: QueuePlace) -> None:
-        """Wait for the job's turn in its queue, and end attempts for more urgent jobs, as often as one comes."""
+        """Wait for the job's turn in its queue. Interrupt a running attempt whenever a job with a higher priority needs
+        the resources.
+        """
         try:
             while True:
                 async for text in place.wait():
@@ -336,7 +338,7 @@ class Supervisor:
                 )
 
     def put_nowait(self, event: told.BackendEvent) -> None:
-        """Take what the backend tells."""
+        """Handle an event of the backend."""
         match event:
             case told.OutputRead():
                 self._take(self._streams.feed(event.host, event.data), event.time_ns)
@@ -394,7 +396,7 @@ class Supervisor:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
 
-    # --- what an elastic membership tells ---
+    # --- notifications of an elastic membership ---
 
     def event(self, kind: str, **data: Any) -> None:
         """Write an event into the record."""
@@ -455,11 +457,11 @@ class Supervisor:
 
     @property
     def elastic(self) -> ElasticController | None:
-        """The membership of an elastic job, in the attempt under way."""
+        """Return the membership controller of the current attempt. Return None if the job is not elastic."""
         return self._attempt.elastic
 
     def rank_of(self, host: str, process: str | None) -> int | None:
-        """Return the rank of a host's process; None for a process without one."""
+        """Return the current rank of a host's process. Return None for a process without a rank."""
         return self._attempt.rank_of(host, process)
 
     def host_of(self, rank: int) -> str | None:
@@ -467,7 +469,7 @@ class Supervisor:
         return self._attempt.ranks.get(rank)
 
     def fault_injected(self, fault: Fault, data: dict[str, Any]) -> None:
-        """Record a fault that was injected on purpose."""
+        """Record an injected fault as an event."""
         host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
         self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
 
@@ -569,11 +571,13 @@ class Supervisor:
     # --- the record ---
 
     def diverged(self, event: wire.Event, text: str) -> None:
-        """Warn of a metric that is not a number, or have a local job fail for it; others' toolkits do that.
+        """Warn of a metric that is not a number. Fail a local job if the job's options require the failure.
+
+        Managed jobs fail in their toolkits.
 
         Args:
-            event: The metric's.
-            text: What is to be said of it.
+            event: The event of the metric.
+            text: The text of the warning.
         """
         self._events.warn(event.host, text, event.time_ns)
         if self._options.on_nan == "fail" and not self._is_managed:

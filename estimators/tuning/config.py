@@ -70,11 +70,11 @@ class WarmStartConfig:
 
 @dataclasses.dataclass
 class HyperbandStrategyConfig:
-    """How long Hyperband trains a trial. The unit is one reported value of the objective, usually one epoch.
+    """The training lengths of Hyperband. The unit is one reported value of the objective, which is usually one epoch.
 
     Attributes:
-        max_resource: Number of reported values after which a trial is complete.
-        min_resource: Number of reported values before which no trial is stopped.
+        max_resource: The number of reported values after which a trial is complete.
+        min_resource: The number of reported values before which no trial is stopped.
     """
 
     max_resource: int
@@ -95,7 +95,7 @@ class StrategyConfig:
     """The configuration of a search strategy.
 
     Attributes:
-        hyperband_strategy_config: The configuration of Hyperband, also used by ASHA.
+        hyperband_strategy_config: The configuration of Hyperband, which ASHA uses too.
     """
 
     hyperband_strategy_config: HyperbandStrategyConfig
@@ -139,13 +139,13 @@ class PopulationConfig:
 
 @dataclasses.dataclass
 class TuningJobCompletionCriteriaConfig:
-    """When a tuning job ends before its last trial.
+    """The criteria by which a tuning job ends before its last trial.
 
     Attributes:
-        max_number_of_training_jobs_not_improving: End after this many trials in a row that do not improve the best
-            value.
+        max_number_of_training_jobs_not_improving: The number of trials in a row without a better value after which the
+            tuning job ends.
         complete_on_convergence: Whether to end when trials no longer improve the best value by more than a thousandth.
-        target_objective_metric_value: End when a trial reaches this value.
+        target_objective_metric_value: The value of the objective at which the tuning job ends.
     """
 
     max_number_of_training_jobs_not_improving: int | None = None

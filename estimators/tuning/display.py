@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 #: The largest number of rows that a notebook shows. The data frame has all rows.
 _MOST_ROWS = 30
-#: More trials than this are not shown on a terminal while they change.
+#: The maximum number of trials that a terminal shows while they change.
 _LIVE_ROWS = 15
 #: Mid-tones that are readable on white and on black.
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
@@ -165,7 +165,8 @@ def report(record: TuningRecord, path: str | Path) -> Path:
 
 
 class TrialLines:
-    """Print a line for each trial that ends, and say why no trial goes on, while a caller waits.
+    """A printer for a caller that waits for a tuning job. It prints a line for each trial that ends, and the reason if
+    no trial can continue.
 
     Args:
         record: The tuning job's record.
@@ -177,7 +178,7 @@ class TrialLines:
         self._told: str | None = None
 
     def changed(self) -> None:
-        """Print the news of the record."""
+        """Print the changes of the record: the reason if no trial can continue, and the trials."""
         held_up = held_up_by(self.record)
         if held_up is not None and held_up != self._told:
             say(held_up)
@@ -185,7 +186,7 @@ class TrialLines:
         self.show()
 
     def show(self) -> None:
-        """Print the trials that have ended."""
+        """Print a line for each trial that has ended since the last call."""
         best = self.record.status().get("Fleetfit", {}).get("best")
         for row in self.record.trials():
             if row["state"] != "Running" and row["number"] not in self._seen:
@@ -194,7 +195,7 @@ class TrialLines:
 
 
 class LiveTable(TrialLines):
-    """Show the trials while they change: a table that stays in its place on a terminal, lines elsewhere.
+    """A live view of the trials. A terminal shows a table that is updated in place. Other outputs show lines.
 
     Args:
         record: The tuning job's record.
@@ -219,7 +220,7 @@ class LiveTable(TrialLines):
             self._live.stop()
 
     def show(self) -> None:
-        """Show the trials, unless only the result is asked for."""
+        """Update the table on a terminal. Otherwise, print the trials that have ended, unless ``quiet``."""
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif not self._quiet:
@@ -244,12 +245,12 @@ class LiveTable(TrialLines):
 
 
 class NotebookDisplay(TrialLines):
-    """Keep the table of the trials up to date in a notebook."""
+    """A table of the trials in a notebook, which is updated when the trials change."""
 
     _handle: Any = None
 
     def show(self) -> None:
-        """Show the table."""
+        """Display the table, or update the displayed table."""
         from IPython.display import HTML, display
 
         shown = HTML(study_html(self.record))

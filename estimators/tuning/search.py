@@ -148,7 +148,7 @@ def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]
 
 
 def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
-    """Of the points in a grid, enqueue the first point without a trial."""
+    """Enqueue the first point of the grid that has no trial yet. Do nothing if a trial is waiting."""
     trials = study.get_trials(deepcopy=False)
     if any(trial.state == TrialState.WAITING for trial in trials):
         return

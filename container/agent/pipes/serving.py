@@ -58,7 +58,7 @@ def main(argv: Sequence[str]) -> int:
     """Serve the FIFOs until SIGTERM or SIGINT.
 
     Returns:
-        0 after a signal; 1 if a channel cannot be read; 2 if the command line is invalid.
+        0 after a signal. 1 if a channel cannot be read. 2 if the command line is invalid.
     """
     try:
         host, file = _parse(argv)
@@ -106,11 +106,11 @@ def _leave(host: PipeHost, channels: Sequence[HostChannel]) -> NoReturn:
 
 
 def read_channels(file: Path) -> tuple[HostChannel, ...]:
-    """Read the channels in Pipe mode.
+    """Read the file of channels, and return the channels in Pipe mode.
 
     Raises:
         AgentError: the file cannot be read.
-        ConfigurationError: a channel cannot be.
+        ConfigurationError: a channel is invalid.
     """
     try:
         content = json.loads(file.read_text(encoding="utf-8"))

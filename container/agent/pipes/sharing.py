@@ -59,7 +59,7 @@ class SharedObjects:
         finally:
             self._leave(key, shared)
         if not shared.ends_at(offset):
-            yield from _from(read(), offset)  # this reader was too far behind
+            yield from _from(read(), offset)  # this reader was too far behind the other readers
 
     def _join(self, key: Key, read: Read) -> _Object:
         with self._lock:

@@ -24,7 +24,7 @@ def held_by(records: Any, holds: str | None) -> str:
             unless the job has files that differ between hosts.
 
     Returns:
-        "all" for all records; "host" for the records of this host; "rank" for the records of this rank.
+        "all" for all records, "host" for the records of this host, or "rank" for the records of this rank.
 
     Raises:
         ValueError: ``holds`` is not an allowed value.

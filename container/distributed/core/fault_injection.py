@@ -1,4 +1,4 @@
-"""The faults that a job injects at training steps (``fit(faults=…)``), as its ranks see them."""
+"""Inject the faults that ``fit(faults=…)`` specifies into the job's ranks at certain training steps."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 
 from container.contract.errors import DistributedError
 
-#: Greeting of a rank that waits here. TensorFlow's server sends something else.
+#: Greeting of a rank that waits here. TensorFlow's server sends another greeting.
 _GREETING = b"fleetfit: waiting\n"
 #: Time limit of one connection, and the pause between two attempts, in seconds.
 _CONNECT_TIMEOUT = 2.0

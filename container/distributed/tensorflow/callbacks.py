@@ -322,14 +322,14 @@ class SignsOfLife(Callback):
 
 
 class CountSteps(Callback):
-    """Keeps the optimizer's count of its steps right where an epoch's length is not known before.
+    """A callback that corrects the optimizer's counter of steps if the length of an epoch is not known in advance.
 
-    Keras finds the end of such an epoch by a step for which there is no record. Nothing is trained in it, but the
-    optimizer's counter depends on no record, and TensorFlow has it count: one more for each such end, which schedules
-    and Adam's corrections would follow.
+    Keras detects the end of such an epoch by an additional step without any records. This step trains nothing. But
+    TensorFlow still increases the optimizer's counter, because the counter does not depend on records. Without a
+    correction, learning-rate schedules and Adam's bias correction would use the wrong number of steps.
 
     Args:
-        counter: Counts the finished steps.
+        counter: The counter of the finished steps.
     """
 
     batch_hooks = False
@@ -361,11 +361,11 @@ class CountSteps(Callback):
 
 
 class InjectFaults(Callback):
-    """Injects the job's faults at their steps.
+    """A callback that injects the job's faults into this rank at the specified steps.
 
     Args:
         cluster: The cluster.
-        counter: Counts the finished steps.
+        counter: The counter of the finished steps.
     """
 
     def __init__(self, cluster: Cluster, counter: Laps) -> None:

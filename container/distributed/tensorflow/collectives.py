@@ -56,14 +56,14 @@ class TensorsAlone(core.Alone):
     """The collective operations of a single process. These operations need no communication."""
 
     def check_op(self, op: str) -> None:
-        """See :class:`TensorCollectives`."""
+        """Accept every operation, because a single process reduces nothing."""
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`TensorCollectives`."""
+        """Return the tensors unchanged, because this process is the only rank."""
         return list(tensors)
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`TensorCollectives`."""
+        """Return the arrays unchanged, because this process is the only rank."""
         return list(arrays)
 
 
@@ -71,7 +71,11 @@ class _OfArrays:
     """A base class that implements ``broadcast_object()`` and ``barrier()`` with operations on arrays."""
 
     def broadcast_object(self: TensorCollectives, value: Value) -> Value:
-        """See :class:`TensorCollectives`. The value is pickled: the ranks of a job trust each other."""
+        """Return rank 0's value on every rank.
+
+        The value is sent as a pickle. A pickle is safe here, because the ranks of a job trust each other and run the
+        same script.
+        """
         content = np.frombuffer(pickle.dumps(value) if self.rank == 0 else b"", np.uint8)
         [length] = self.broadcast_arrays([np.array([content.size], np.int64)])
         # As int32, which both kinds of cluster can send; of few different lengths, because each length may need its own
@@ -85,7 +89,7 @@ class _OfArrays:
         return found
 
     def barrier(self: TensorCollectives) -> None:
-        """See :class:`TensorCollectives`."""
+        """Wait until all ranks have called this method."""
         self.sum_arrays([np.zeros(1, np.float32)])
 
 
@@ -109,35 +113,43 @@ class HorovodTensors(_OfArrays):
 
     @property
     def rank(self) -> int:
-        """See :class:`TensorCollectives`."""
+        """Return the number of this rank, as Horovod reports it."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """See :class:`TensorCollectives`."""
+        """Return the number of ranks, as Horovod reports it."""
         return int(self._hvd.size())
 
     def check_op(self, op: str) -> None:
-        """See :class:`TensorCollectives`."""
+        """Raise an error if the operation is Adasum and the number of ranks is not a power of 2.
+
+        Raises:
+            RefusedError: the operation is not supported with this number of ranks.
+        """
         if op == "adasum" and self.size & (self.size - 1):
             raise RefusedError(
                 f"Adasum needs 1, 2, 4, 8, … ranks; there are {self.size}. Change processes_per_host or instance_count."
             )
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`TensorCollectives`. Horovod fuses small tensors, and reduces while others are computed."""
+        """Reduce the tensors with Horovod (see :class:`TensorCollectives`).
+
+        Horovod sends several small tensors in one message. Horovod can send some tensors while others are still being
+        computed.
+        """
         return [
             self._hvd.allreduce(tensor, op=self._ops[op], name=f"{name}.{number}")
             for number, tensor in enumerate(tensors)
         ]
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`TensorCollectives`."""
+        """Return the sums of the arrays over all ranks."""
         summed = self.reduce([_tensor(array) for array in arrays], "sum", name=self._name("sum"))
         return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`TensorCollectives`."""
+        """Return rank 0's arrays on every rank (see :class:`TensorCollectives`)."""
         name = self._name("broadcast")
         return [
             np.asarray(self._hvd.broadcast(_tensor(_sendable(array)), 0, name=f"{name}.{number}")).astype(array.dtype)
@@ -145,7 +157,7 @@ class HorovodTensors(_OfArrays):
         ]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`TensorCollectives`."""
+        """Return the arrays of all ranks, stacked in the order of the ranks."""
         return np.asarray(self._hvd.allgather(_tensor(array[np.newaxis]), name=self._name("gather")))
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
@@ -196,7 +208,11 @@ class TensorFlowCollectives(_OfArrays):
         self._functions: dict[Any, Any] = {}
 
     def check_op(self, op: str) -> None:
-        """See :class:`TensorCollectives`."""
+        """Raise an error if the operation is Adasum, because only Horovod supports Adasum.
+
+        Raises:
+            RefusedError: the operation is Adasum.
+        """
         if op == "adasum":
             raise RefusedError(
                 "op='adasum' works only with Horovod; under collective_all_reduce, gradients can be averaged or "
@@ -204,7 +220,7 @@ class TensorFlowCollectives(_OfArrays):
             )
 
     def reduce(self, tensors: Sequence[Any], op: str, *, name: str) -> list[Any]:
-        """See :class:`TensorCollectives`."""
+        """Reduce the tensors with TensorFlow's collective operations (see :class:`TensorCollectives`)."""
         if op == "max":
             gather = partial(self._eager, self._all_gather) if self._tf.executing_eagerly() else self._all_gather
             return [self._tf.reduce_max(gather(tensor[None]), axis=0) for tensor in tensors]
@@ -220,19 +236,22 @@ class TensorFlowCollectives(_OfArrays):
         return results
 
     def sum_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`TensorCollectives`."""
+        """Return the sums of the arrays over all ranks."""
         summed = self.reduce([_tensor(array) for array in arrays], "sum", name="sum")
         return [np.asarray(tensor) for tensor in summed]
 
     def broadcast_arrays(self, arrays: Sequence[Array]) -> list[Array]:
-        """See :class:`TensorCollectives`. A sum to which only rank 0 adds something."""
+        """Return rank 0's arrays on every rank (see :class:`TensorCollectives`).
+
+        The result is the sum over all ranks. Ranks other than rank 0 contribute zeros.
+        """
         sent = [_sendable(array) for array in arrays]
         if self.rank != 0:
             sent = [np.zeros_like(array) for array in sent]
         return [found.astype(array.dtype) for found, array in zip(self.sum_arrays(sent), arrays, strict=True)]
 
     def gather_array(self, array: Array) -> Array:
-        """See :class:`TensorCollectives`."""
+        """Return the arrays of all ranks, stacked in the order of the ranks."""
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
 
     def _eager(self, act: Any, tensors: Any) -> Any:

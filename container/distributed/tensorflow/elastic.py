@@ -336,7 +336,7 @@ class ElasticCluster(Cluster):
         return self._planned
 
     def broadcast_numbers(self, numbers: Sequence[int], *, name: str) -> list[int]:
-        """Give every rank rank 0's numbers; see :meth:`HorovodTensors.broadcast_numbers`."""
+        """Return rank 0's numbers on every rank. See :meth:`HorovodTensors.broadcast_numbers`."""
         return self._horovod.broadcast_numbers(numbers, name=name)
 
     def fit(

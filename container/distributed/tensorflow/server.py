@@ -30,7 +30,7 @@ def serve() -> int:
     finished.
 
     Returns:
-        0 on success; 2 if TF_CONFIG assigns no such task to this process, or if the server cannot run.
+        0 on success. 2 if TF_CONFIG assigns no such task to this process, or if the server cannot run.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # otherwise TensorFlow prints a message about it

@@ -14,19 +14,19 @@ from container.distributed.torch.loader import TorchLoader
 
 
 class ElasticTorchCluster(TorchCluster):
-    """The ranks of an elastic job, which meet whenever some have come or gone.
+    """The cluster of an elastic job. The ranks repeat the rendezvous whenever ranks join or leave.
 
-    They meet in the function that ``hvd.elastic.run`` wraps: ``hvd.elastic.TorchState`` gives all of them rank 0's
-    model, optimizer and place in the data. A :class:`TorchLoader` among its arguments is taken as Horovod's own sampler
-    is.
+    A script passes its training function to ``hvd.elastic.run``. At each rendezvous, ``hvd.elastic.TorchState`` sends
+    rank 0's model, optimizer and position in the data to all ranks. If a :class:`TorchLoader` is passed to
+    ``TorchState``, the loader is handled like Horovod's own sampler.
 
     Args:
-        surroundings: What the environment said.
-        collectives: How the ranks talk.
-        device: This rank's device.
+        surroundings: The cluster as detected from the environment variables.
+        collectives: The collective operations of the ranks.
+        device: This rank's device, as a ``torch.device``.
 
     Attributes:
-        saved: The number of the last checkpoint, wherever it was saved.
+        saved: The number of the last checkpoint that any host has saved.
     """
 
     def __init__(self, surroundings: Surroundings, collectives: HorovodCollectives, device: Any) -> None:

@@ -156,6 +156,6 @@ def _local(line: str, root: str) -> Path | None:
             return None  # pip will report the error
     if "://" in text:
         return None
-    text = re.sub(r"\[[^\]]*\]$", "", text.removeprefix("file:"))  # its extras
+    text = re.sub(r"\[[^\]]*\]$", "", text.removeprefix("file:"))  # the requirement's extras
     path = Path(root, text)
     return path if ("/" in text or text.endswith((".", *_ARCHIVES))) and path.exists() else None

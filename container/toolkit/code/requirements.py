@@ -164,7 +164,7 @@ def _cached(folder: Path, told: Told) -> Path | None:
     """Return a cached overlay.
 
     Returns:
-        The folder of the overlay; None if no packages are missing; ``_ABSENT`` if the overlay does not exist.
+        The folder of the overlay. None if no packages are missing. ``_ABSENT`` if the overlay does not exist.
     """
     try:
         with open(folder / MARKER, encoding="utf-8") as file:

@@ -117,7 +117,7 @@ class _Machine(ForkServer):
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
-            send(sock, {"op": "refused"})  # for which the toolkit starts another one in this one's place
+            send(sock, {"op": "refused"})  # the toolkit then starts another importer
         else:
             self._forked[pid] = sock
             self._holders[request["holder"]] = processes.began(request["holder"])

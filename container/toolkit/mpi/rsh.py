@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     """Request the command, and wait until the command ends.
 
     Returns:
-        The exit code of the command; 2 if the command line is invalid; 255 if the command cannot be started.
+        The exit code of the command, 2 if the command line is invalid, or 255 if the command cannot be started.
     """
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     if len(argv) < 2:

@@ -95,21 +95,22 @@ class Dispatcher(abc.ABC):
         """Prepare everything at the dispatcher that the job's supervisor needs.
 
         Raises:
-            DispatchRefused: the preparation failed; with the reason.
+            DispatchRefused: the preparation failed. The message gives the reason.
         """
 
     @abc.abstractmethod
     async def submit(self, parcel: Parcel) -> None:
-        """Start the job's supervisor at the dispatcher, after :meth:`prepare`; it then does not depend on this process.
+        """Start the job's supervisor at the dispatcher, after :meth:`prepare`. The supervisor does not depend on this
+        process.
 
-        A parcel that was accepted before is not accepted twice.
+        If a parcel was accepted before, a second submission of this parcel has no effect.
 
         Args:
             parcel: The job.
 
         Raises:
-            DispatchRefused: the job cannot run there.
-            Unreached: the dispatcher cannot be reached; it is not known whether it has the job.
+            DispatchRefused: the job cannot run at the dispatcher.
+            Unreached: the dispatcher cannot be reached. The dispatcher may nevertheless have the job.
         """
 
     @abc.abstractmethod
@@ -121,8 +122,8 @@ class Dispatcher(abc.ABC):
             have: The state of the copy, from :attr:`estimators.records.replication.Replica.have`.
 
         Yields:
-            The messages of :class:`estimators.records.replication.Changes`; the last one is ``end``, or ``missing`` if
-            there is no such job.
+            The messages of :class:`estimators.records.replication.Changes`. The last message is ``end``. If the
+            dispatcher does not have the job, the last message is ``missing``.
 
         Raises:
             Unreached: the dispatcher cannot be reached, or the connection was lost.

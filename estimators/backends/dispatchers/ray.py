@@ -165,7 +165,7 @@ class RayDispatcher(Dispatcher):
             return options
         return {**options, "address": next(filter(None, map(os.environ.get, _ADDRESSES)), _DEFAULT_ADDRESS)}
 
-    # --- what talks to Ray ---
+    # --- communication with Ray ---
 
     def _run(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine as a task. :meth:`close` cancels the task."""
@@ -219,7 +219,7 @@ class RayDispatcher(Dispatcher):
     # --- a training job ---
 
     async def prepare(self) -> None:
-        """Do nothing: Ray prepares a job when it is submitted."""
+        """Do nothing, because Ray prepares a job when the job is submitted."""
 
     async def submit(self, parcel: Parcel) -> None:
         """Submit the training job. The job's working directory contains our code and the parcel."""

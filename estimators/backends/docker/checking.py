@@ -29,7 +29,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
     if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
         return [f"backend option 'link_rate' is not available here: {why}."]
     engine = Engine()
-    if fleets.capabilities(spec.instance_type).needs_gpus and not gpu_count():  # whether it has a runtime, it says
+    # The engine reports whether it has a GPU runtime.
+    if fleets.capabilities(spec.instance_type).needs_gpus and not gpu_count():
         return ["no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."]
     image = engine.image(image_of(spec))
     if outdated(image.labels):

@@ -134,7 +134,7 @@ class Engine(ImageEngine):
         self.ask(f"start container {plan.name!r}", "POST", f"/containers/{container}/start", image=plan.image)
         if plan.limits.link is not None:
             found = self.inspect(container)
-            if found is not None and (pid := int(found["State"]["Pid"])):  # otherwise it has ended
+            if found is not None and (pid := int(found["State"]["Pid"])):  # otherwise the container has ended
                 links.shape(pid, plan.limits.link)
 
     def wait(self, container: str) -> ContainerEnd:
@@ -167,7 +167,7 @@ class Engine(ImageEngine):
         made, said = self.create(plan), b""
         try:
             with self.attach(made, plan) as stream, stream.makefile("rb") as output:
-                stream.settimeout(None)  # it may print nothing for a long time
+                stream.settimeout(None)  # the container may print nothing for a long time
                 self.start(made, plan)
                 while header := output.read(FRAME.size):
                     said += output.read(FRAME.unpack(header)[1])

@@ -211,7 +211,7 @@ class ContainerProcess:
         """
         if self._running is None:
             self._signals.append(number)
-            if number != signal.SIGTERM:  # the job does not wait for the engine
+            if number != signal.SIGTERM:  # the job does not wait for the engine's answer
                 self._starting.cancel()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[number])

@@ -60,7 +60,9 @@ class ContainerPool:
     # --- the lock and the note ---
 
     def take(self) -> int | None:
-        """Return the descriptor that holds the pool's lock; None if another process does, or the pool is gone."""
+        """Return the descriptor that holds the pool's lock. Return None if another process holds the lock, or if the
+        pool was removed.
+        """
         with contextlib.suppress(OSError):
             return locks.take(self.path / "lock")
         return None
@@ -70,7 +72,7 @@ class ContainerPool:
         files.replace(self.path / "note", json.dumps([job, until]).encode())
 
     def noted(self) -> tuple[str, float]:
-        """Return the values that :meth:`note` has stored last; ``("", 0.0)`` if there are none."""
+        """Return the values that :meth:`note` has stored last. Return ``("", 0.0)`` if no values are stored."""
         with contextlib.suppress(OSError, ValueError):
             job, until = json.loads((self.path / "note").read_bytes())
             return job, until
@@ -82,22 +84,26 @@ class ContainerPool:
         return locks.is_held(self.path / "lock") or self.noted()[1] > time.time()
 
     def await_end(self, job: str) -> bool:
-        """Wait until the pool is not kept any longer; return False if another job has claimed it meanwhile."""
+        """Wait until the pool is not kept any longer.
+
+        Returns:
+            True if the keep time has ended. False if another job has claimed the pool meanwhile.
+        """
         while self.noted()[0] == job:
-            if time.time() >= self.noted()[1] and self.take() is not None:  # held until this process ends
+            if time.time() >= self.noted()[1] and self.take() is not None:  # the lock is held until this process ends
                 return self.noted()[0] == job
             time.sleep(_WATCH_S)
         return False
 
     def answers(self, hosts: Sequence[str]) -> bool:
-        """Return whether the first processes of all containers listen."""
+        """Return whether the first processes of all containers accept connections."""
         with contextlib.suppress(OSError):
             for host in hosts:
                 sockets.connect(self.socket(host)).close()
             return True
         return False
 
-    # --- what it is ---
+    # --- the properties of the pool ---
 
     @property
     def network(self) -> str:

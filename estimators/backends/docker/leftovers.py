@@ -18,8 +18,8 @@ class EngineLeftover(Leftover):
     """A container or a network that a job has left.
 
     Attributes:
-        engine: The engine that has it.
-        id: Its id on the engine.
+        engine: The engine of the container or network.
+        id: The engine's id for the container or network.
     """
 
     engine: Engine

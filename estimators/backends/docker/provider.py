@@ -217,11 +217,11 @@ class DockerProvider(HostProvider):
     # --- the containers ---
 
     async def start(self, host: str, env: Mapping[str, str]) -> RunningContainer:
-        """Start a host's container, or its toolkit in a kept one.
+        """Start a host's container, or start the host's toolkit in a kept container.
 
         Args:
             host: The host.
-            env: Its toolkit's environment variables; the job's token is written to a file instead.
+            env: The environment variables of the host's toolkit. The job's token is written to a file instead.
 
         Raises:
             FleetfitError: the container cannot be started.
@@ -370,7 +370,7 @@ class DockerProvider(HostProvider):
         async with self._giving_back:
             try:
                 await self._call(lambda: ownership.give_back(self._engine, duty, user))
-            except (FleetfitError, OSError) as error:  # this does not fail the job, whose files exist
+            except (FleetfitError, OSError) as error:  # the error does not fail the job, because the job's files exist
                 said = f"the owner of the containers' files could not be changed: {error}\n"
                 self.cluster.hand_on(self.cluster.spec.hosts[0], said.encode())
 

@@ -1,7 +1,8 @@
-"""Remove a job's containers and network when its supervisor has ended; see :mod:`estimators.backends.hosts.remover`.
+"""Remove a job's containers and network when its supervisor has ended. See :mod:`estimators.backends.hosts.remover`.
 
-Containers are the engine's children, not the supervisor's: they would run on if the supervisor was killed. Kept
-containers are removed when their time has ended, unless the next job has claimed them (:mod:`.kept`).
+Containers are child processes of the engine and not of the supervisor. Without this module, they would continue after
+the supervisor was killed. Kept containers are removed when the keep time has ended, unless the next job has claimed
+them (:mod:`.kept`).
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from estimators.backends.images.errors import EngineError
 #: Seconds without a finding after which the removal is complete: the engine may still be creating something that its
 #: lists do not show yet.
 _QUIET = 1.0
-#: Seconds after which it gives up; `fleetfit clean` finds what is left then.
+#: Seconds after which the reaper stops. `fleetfit clean` then finds the remaining containers and networks.
 _DEADLINE = 60.0
 
 
@@ -50,7 +51,7 @@ class Duty:
 
 
 def remove(**given: Any) -> bool:
-    """Remove everything of a job; for a pool, wait until its time has ended.
+    """Remove everything that belongs to a job. For a pool, wait until its keep time has ended.
 
     Args:
         given: The fields of the :class:`Duty`.

@@ -28,7 +28,7 @@ from estimators.job.errors import BackendError, ConfigurationError
 ERRORS = (BotoCoreError, ClientError)
 #: The service that returns a machine's public address.
 _CHECK_IP = "https://checkip.amazonaws.com"
-#: Parts of the error codes for resources that are gone already.
+#: Parts of the error codes for resources that do not exist any more.
 _GONE = ("NotFound", ".Unknown", ".Malformed")
 
 

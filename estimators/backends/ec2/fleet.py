@@ -172,7 +172,7 @@ class Ec2Fleet:
 
     @functools.cached_property
     def _background(self) -> Background:
-        """Return the threads for what blocks."""
+        """Return the threads for blocking calls."""
         return Background.of(self._job.loop)
 
     # --- requests of hosts ---
@@ -439,7 +439,7 @@ class Ec2Fleet:
         """Store the cost of the instances in the job's status. If the cost exceeds a limit, stop the job."""
         if _now() - self._priced >= _PRICES_S:
             price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
-            with contextlib.suppress(Exception):  # without permission to read prices, the job goes on
+            with contextlib.suppress(Exception):  # without permission to read prices, the job continues
                 new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
                 self._prices = self._prices.updated(new)
                 self._priced = _now()

@@ -28,8 +28,8 @@ class FleetLeftover(Leftover):
     """A fleet that a job has left.
 
     Attributes:
-        region: Its region.
-        fleet: The value of its tag.
+        region: The region of the fleet.
+        fleet: The value of the fleet's tag.
     """
 
     region: str
@@ -82,7 +82,11 @@ def _leftover(region: str, remains: Remains) -> Leftover:
 
 
 def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool:
-    """Remove a fleet whose supervisor has ended; see :mod:`estimators.backends.hosts.remover`."""
+    """Remove a fleet whose supervisor has ended. See :mod:`estimators.backends.hosts.remover`.
+
+    Returns:
+        Whether all resources of the fleet were removed.
+    """
     try:
         return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
     except FleetfitError:
@@ -90,10 +94,16 @@ def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool
 
 
 def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: float = _WAIT_S) -> list[str]:
-    """Remove a fleet, again and again until nothing is left of it.
+    """Remove a fleet. Retry until none of its resources exist any more.
+
+    Args:
+        api: The client of EC2.
+        fleet: The tag of the fleet.
+        patience: The number of seconds for which the removal is tried.
+        wait: The number of seconds between two tries.
 
     Returns:
-        What is left after all, or why nobody knows.
+        The resources that still exist after ``patience`` seconds, or the last error. An empty list on success.
     """
     until = time.monotonic() + patience
     empty = 0
@@ -103,7 +113,7 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
         except ERRORS as error:
             left = [str(error)]
         empty = 0 if left else empty + 1
-        # What was launched just before may not be seen at the first look.
+        # EC2 may not yet list instances that were launched a moment ago. Two empty answers are therefore required.
         if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)

@@ -72,7 +72,7 @@ class Ec2Provider(SshProvider):
         self._connections = Connections(job.loop, self._fleet.settings)
         self._launched: dict[
             str, tuple[InstanceSlot, asyncio.Task[list[None]]]
-        ] = {}  # host -> its instance, and what watches it
+        ] = {}  # the instance of each host, and the task that watches the instance
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
@@ -190,7 +190,7 @@ class Ec2Provider(SshProvider):
                 "addresses with backend_options={'reach': 'private'}"
             )
         return SshMachine(
-            label=instance.id,  # another instance may have its address later
+            label=instance.id,  # the address may later belong to another instance
             destination=Destination(host=address, user=self._given.user, options={"HostKeyAlias": self._fleet.alias}),
             address=instance.private_address,
         )

@@ -122,7 +122,7 @@ class Arrivals:
             key = host.key if host is not None else os.urandom(32)
             if not hmac.compare_digest(shown, proof(key, b"host", nonce, theirs)) or host is None:
                 return
-            with contextlib.suppress(OSError):  # if the host is gone already, its agent's connection reports that
+            with contextlib.suppress(OSError):  # if the host is already lost, the agent's connection reports the loss
                 connection.send(proof(key, b"supervisor", theirs, nonce))
             turned_away.pop_all()
             self.forget(host)

@@ -118,7 +118,7 @@ class ChildProcess:
         """Write data to the program's standard input. This call blocks, but only briefly, because the program reads its
         input at once.
         """
-        with contextlib.suppress(OSError):  # if the program has ended, its output says so
+        with contextlib.suppress(OSError):  # if the program has ended, the output reports the end
             while data:
                 data = data[os.write(self.input, data) :]
 

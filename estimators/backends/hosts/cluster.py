@@ -255,7 +255,7 @@ class HostCluster(Backend):
         self._replaced = 0
         self._token = os.urandom(32).hex()
         for kill in self._kills:
-            kill.cancel()  # it was to kill what an earlier attempt left
+            kill.cancel()  # the timer would kill the processes of an earlier attempt
         self._kills.clear()
         self._cancel_starts()
         self._starts[""] = self._run(self._run_attempt())
@@ -288,7 +288,7 @@ class HostCluster(Backend):
         for host in hosts:
             member = self._members.get(host)
             if member is not None and (member.lost or host in self._located or member.noticed):
-                # The host is gone, its place will be set again, or its machine will be taken away.
+                # The host is lost, its place will be set again, or its machine will be taken away.
                 member.release()
                 if (place := self._places.get(host)) is not None:
                     self.locate(host, place)  # the place was set before the host was released
@@ -420,7 +420,7 @@ class HostCluster(Backend):
             ways.update(zip((member.name for member in members[1:]), others, strict=True))
         neighbours = self.neighbours()  # computed once: it is the same for all hosts
         for member in members:
-            _ = member.there  # raises HostLost if the host is gone
+            _ = member.there  # raises HostLost if the host is lost
         for member in members:
             member.phase = MemberPhase.TRAINING
             self._untold.add(member)
@@ -534,7 +534,7 @@ class HostCluster(Backend):
             env |= self.neighbours() if neighbours is None else neighbours
         member.phase = MemberPhase.TRAINING
         self._untold.add(member)
-        self.hand_on(member.name, b"")  # from here on it has to show that it is alive
+        self.hand_on(member.name, b"")  # from now on, the host must send signs of life
         member.toolkit = host.run(
             [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
             env,
@@ -619,7 +619,7 @@ class HostCluster(Backend):
         if attempt == self._attempt:  # otherwise the next attempt uses the host
             member.release()
 
-    # --- hosts that come and go ---
+    # --- hosts that join and leave ---
 
     def meeting_place(self) -> tuple[str, str]:
         """Return the address at which one of the hosts reaches this machine, and the network interface of that host."""

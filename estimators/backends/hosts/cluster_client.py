@@ -90,7 +90,7 @@ class ClusterClient:
         try:
             event: dict[str, Any] = json.loads(await self._program.line())
         except EOFError:
-            await asyncio.sleep(_LAST_S)  # its last message may be the reason
+            await asyncio.sleep(_LAST_S)  # the program's last message may be the reason
             text = self._logged.sub("", self._program.errors.decode("utf-8", "replace"))
             self.close()
             lines = [line.strip() for line in text.splitlines() if line.strip()]

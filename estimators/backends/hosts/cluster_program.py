@@ -89,7 +89,7 @@ class Program:
     def say(self, event: str, **values: Any) -> None:
         """Send an event to the supervisor."""
         line = json.dumps({"event": event, **values}).encode() + b"\n"
-        with self._lock, contextlib.suppress(OSError):  # nobody is listening any more
+        with self._lock, contextlib.suppress(OSError):  # the supervisor does not read any more
             while line:
                 line = line[os.write(self._output, line) :]
 

@@ -198,7 +198,7 @@ class Shell:
                 try:
                     feed(process.stdin)
                     process.stdin.close()
-                except BrokenPipeError:  # it says why
+                except BrokenPipeError:  # the process's output gives the reason
                     pass
             lines = [raw.decode("utf-8", "replace").rstrip() for raw in process.stdout]
         return process.returncode, lines
@@ -362,10 +362,10 @@ def _send(shell: Shell, folder: str, files: Sequence[Path], say: Say) -> None:
 
 
 def main() -> int:
-    """Create an environment. If that fails, the last line of standard error has the reason.
+    """Create an environment. If the creation fails, the last line of standard error has the reason.
 
     Returns:
-        The exit code: 0 on success; 1 if the environment could not be created.
+        The exit code: 0 on success, or 1 if the environment could not be created.
     """
     asked = json.load(sys.stdin)
     try:

@@ -20,7 +20,7 @@ from estimators.backends.base import Leftover
 from estimators.job.fleets import capabilities
 from estimators.job.request import TrainingJobSpec
 
-#: Seconds to keep an importer that a job's environment asks for, if the job sets no time.
+#: The number of seconds to keep an importer that a job's environment requests, if the job sets no time.
 SECONDS = 600
 #: Seconds that an importer may take to exit after SIGTERM.
 _END_S = 2.0

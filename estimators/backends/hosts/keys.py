@@ -11,7 +11,10 @@ _TIMEOUT_S = 30.0
 
 
 def make_key(path: Path) -> tuple[str, str]:
-    """Create a key pair, the private key at ``path`` and the public key beside it; return the texts of both.
+    """Create a key pair. The private key is stored at ``path``, and the public key next to the private key.
+
+    Returns:
+        The texts of the private and the public key.
 
     Raises:
         BackendError: ssh-keygen is not installed, or fails.

@@ -20,8 +20,8 @@ class MemberPhase(enum.Enum):
     IDLE = "idle"  # not in the attempt: its training has ended, or its start was cancelled
     PREPARING = "preparing"
     JOINING = "joining"  # being prepared for a job that already runs
-    TRAINING = "training"  # its training process has not ended
-    LOST = "lost"  # the host is gone
+    TRAINING = "training"  # the host's training process has not ended
+    LOST = "lost"  # the host is lost
 
 
 class ClusterMember:
@@ -104,7 +104,7 @@ class ClusterMember:
                 await self.platform.restore()
                 self.platform.start_syncs()
         except HostLost:
-            pass  # nobody waits for a lost host
+            pass  # no task waits for a lost host
         except PreparationFailed as error:
             self._cluster.fail(error.failure)
 

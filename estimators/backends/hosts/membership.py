@@ -202,11 +202,11 @@ class Polled(Watching):
     """A source that polls a list of places.
 
     Args:
-        loop: The supervisor's loop.
-        listed: The list. Its OSError or ValueError is reported as a problem, and the list is read again.
-        title: See :class:`MembershipSource`.
-        decides: See :class:`MembershipSource`.
-        every: Seconds between two polls; None: poll once.
+        loop: The supervisor's event loop.
+        listed: The list. An OSError or ValueError of the list is reported as a problem. Then the list is read again.
+        title: The source's name in messages, as for :class:`MembershipSource`.
+        decides: Whether the source decides about the hosts, as for :class:`MembershipSource`.
+        every: The number of seconds between two polls. None to poll once.
     """
 
     def __init__(

@@ -414,7 +414,7 @@ class Platform(abc.ABC):
         Args:
             words: The agent's command-line arguments.
             host: The host whose log the agent writes to. The default is the first host.
-            tidies: As for :meth:`Host.run`.
+            tidies: Whether the agent gets SIGTERM when the connection to the host ends, as for :meth:`Host.run`.
             own: Whether the agent serves only that host.
             on_output: A function that receives the agent's standard output. If None, the output is written to the log.
         """

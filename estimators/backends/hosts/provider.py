@@ -84,19 +84,19 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where a job would run, for ``plan()``.
+    """The environment in which a job would run, for ``plan()``.
 
     Attributes:
-        base_dir: The root of a host's tree; ``{host}`` stands for the host's name.
+        base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
         python: The hosts' interpreter.
-        package: The folder of our ``container`` package on the hosts.
+        package: The folder of the package ``container`` on the hosts.
         interface: The network interface between the hosts.
-        cpus: A host's cores.
-        gpus: A host's GPUs.
+        cpus: The number of a host's cores.
+        gpus: The number of a host's GPUs.
         mpirun: The hosts' ``mpirun``.
-        connect: Host's name -> the command that is run here to reach the host, as an argv list.
+        connect: For each host's name, the command that is run on this machine to reach the host, as an argv list.
         warnings: Warnings for the user.
-        notes: Further facts to show: machine types, prices.
+        notes: Additional facts to show, such as machine types and prices.
     """
 
     base_dir: str
@@ -132,16 +132,17 @@ class HostProcess(Protocol):
 
 
 class Host(abc.ABC):
-    """A host that is connected. Paths on the host are relative to the job's folder there.
+    """A host that is connected. Paths on the host are relative to the job's folder on the host.
 
-    Every coroutine raises :class:`HostLost` if the host is lost meanwhile, and at once if it was lost before.
+    If the host is lost, every coroutine in progress raises :class:`HostLost`. Coroutines that are called later raise
+    the error at once.
 
     Attributes:
-        name: Its name in the job.
-        address: The address at which the other hosts reach it.
-        caller_address: The address at which it reaches the machine of the job's supervisor.
-        interface: Its network interface to the other hosts.
-        facts: The facts that it has reported about itself.
+        name: The host's name in the job.
+        address: The address at which the other hosts reach this host.
+        caller_address: The address at which this host reaches the machine of the job's supervisor.
+        interface: The host's network interface to the other hosts.
+        facts: The facts that the host has reported about itself.
     """
 
     name: str
@@ -172,7 +173,7 @@ class Host(abc.ABC):
         return self._notice_s
 
     def notice(self, seconds: float) -> None:
-        """Record the announcement that the host will be taken away; only the first one is kept."""
+        """Record the announcement that the host will be taken away. Only the first announcement is recorded."""
         if not self._notice.is_set():
             self._notice_s = seconds
             self._notice.set()
@@ -279,14 +280,15 @@ class Host(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProvidedJob:
-    """The job that a provider supplies hosts for, and functions to report to it.
+    """The job that a provider supplies hosts for, and functions to report to the job.
 
     Attributes:
-        loop: The supervisor's loop.
+        loop: The supervisor's event loop.
         spec: The job.
-        options: Its options, with the provider's own under ``backend_options``.
-        found: The values that :meth:`HostProvider.found` returned in the process that called ``fit()``; empty if none.
-        protected: Pids of the supervisor's child processes that must not be killed before the supervisor ends.
+        options: The job's options. ``backend_options`` contains the provider's options.
+        found: The values that :meth:`HostProvider.found` returned in the process that called ``fit()``. Empty if no
+            values were returned.
+        protected: The pids of the supervisor's child processes that must not be killed before the supervisor ends.
         events: Receives the provider's events.
     """
 
@@ -433,7 +435,7 @@ class HostProvider(abc.ABC):
         """
         raise NotImplementedError(f"{self.name} has no bridges")
 
-    # --- hosts that come and go ---
+    # --- hosts that join and leave ---
 
     def membership(self) -> MembershipSource | None:
         """Return a new source that lists the machines for the next attempt of an elastic job.

@@ -49,18 +49,18 @@ class HostSource:
 
 
 class RemoteHost(Host):
-    """A host that is controlled through the connection to its agent. :meth:`connect` makes one.
+    """A host that is controlled through the connection to its agent. :meth:`connect` creates such a host.
 
     Args:
-        loop: The supervisor's loop.
-        name: Its name in the job.
-        read: The descriptor from which the agent's frames are read; this object owns it.
-        write: The descriptor to which our frames are written; this object owns it.
-        root: The job's folder on the host; a relative path is below the host's folder for temporary files.
-        address: The address at which the other hosts reach it.
-        caller_address: The address at which it reaches this machine.
-        interface: Its network interface to the other hosts; "": the interface with ``address``.
-        silence: Seconds without a message after which each end takes the other for lost.
+        loop: The supervisor's event loop.
+        name: The host's name in the job.
+        read: The descriptor from which the agent's frames are read. This object closes the descriptor.
+        write: The descriptor to which frames for the agent are written. This object closes the descriptor.
+        root: The job's folder on the host. A relative path is below the host's folder for temporary files.
+        address: The address at which the other hosts reach this host.
+        caller_address: The address at which this host reaches the supervisor's machine.
+        interface: The host's network interface to the other hosts. If "", the interface with ``address`` is used.
+        silence: The number of seconds without a message after which each end considers the other end lost.
         source: The origin of the host.
     """
 
@@ -138,7 +138,7 @@ class RemoteHost(Host):
         self._loop.call_later(min(BEAT_S, self._silence / 5), self._beat)
 
     def closed(self, reason: str) -> None:
-        """See :class:`container.system.link.LinkHandler`."""
+        """Handle the end of the connection (see :class:`container.system.link.LinkHandler`)."""
 
         async def explain() -> None:
             self.lose(await self._source.explain(reason))
@@ -167,7 +167,7 @@ class RemoteHost(Host):
     # --- messages from the host ---
 
     def received(self, message: Message, body: bytes) -> None:
-        """See :class:`container.system.link.LinkHandler`."""
+        """Handle a message of the agent (see :class:`container.system.link.LinkHandler`)."""
         self._heard = time.monotonic()
         operation, number = message["op"], message.get("id", 0)
         if operation == "output":

@@ -78,15 +78,15 @@ SILENT = "ssh ended without a message"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshSettings:
-    """The settings with which ssh reaches a fleet's machines.
+    """The settings with which ssh connects to a fleet's machines.
 
     Attributes:
-        known_hosts: The fleet's own file of host keys; it is created if it does not exist.
+        known_hosts: The fleet's own file of host keys. ssh creates the file if the file does not exist.
         config: A configuration file to use instead of ``~/.ssh/config``.
-        strict: Whether only host keys in ``known_hosts`` are accepted. Otherwise the key of a new machine is accepted
-            and written there, and must not change afterwards.
-        identity: The only private key to log in with; None: the user's keys.
-        options: Further options of ssh, as for its ``-o``: name -> value.
+        strict: Whether only host keys in ``known_hosts`` are accepted. Otherwise, the key of a new machine is accepted
+            and written to the file. The key must not change afterwards.
+        identity: The only private key to log in with. If None, the user's keys are used.
+        options: Additional options of ssh, as for its ``-o``: name -> value.
     """
 
     known_hosts: Path
@@ -99,8 +99,9 @@ class SshSettings:
         """Return ssh's command line for a session without prompts, up to the destination.
 
         Args:
-            level: ssh's log level.
-            forwards: Whether the command requests a forwarding; otherwise the configuration's forwardings are disabled.
+            level: The log level of ssh.
+            forwards: Whether the command requests a forwarding. If False, the forwardings in the user's ssh
+                configuration are disabled.
         """
         own = [str(self.known_hosts)]
         if not self.strict:
@@ -136,10 +137,10 @@ class Destination:
     """The destination of an ssh connection.
 
     Attributes:
-        host: A name of the ssh configuration or of the network, or an address.
-        user: The login name; None: ssh's default.
-        port: The port; None: ssh's default.
-        options: Options for this machine only, such as ``HostKeyAlias``: name -> value.
+        host: A host name in the ssh configuration or the network, or an address.
+        user: The login name, or None for ssh's default.
+        port: The port, or None for ssh's default.
+        options: Options of ssh for this machine only, such as ``HostKeyAlias``: name -> value.
     """
 
     host: str
@@ -171,7 +172,13 @@ class Destination:
 
 
 def reason(complaint: str, settings: SshSettings, destination: Destination) -> str:
-    """Return why ssh has failed, with the remedy, from its standard error."""
+    """Return why ssh has failed, with the remedy.
+
+    Args:
+        complaint: The text that ssh has printed to standard error.
+        settings: The ssh settings of the fleet.
+        destination: The machine.
+    """
     lines = [line.strip() for line in complaint.splitlines() if line.strip() and not line.startswith("Warning: Perm")]
     last = lines[-1] if lines else SILENT
     config = ["-F", str(settings.config)] if settings.config is not None else []

@@ -1,7 +1,8 @@
-"""Connect to machines by OpenSSH: one ControlMaster for each machine, which carries all other sessions.
+"""Connect to machines with OpenSSH. Each machine has one ControlMaster, whose connection carries all other sessions.
 
-The user's own ``ssh`` program is run, so ``~/.ssh/config``, agents, jump hosts, keys and certificates apply as on the
-command line. Every ssh process ends with this process, and the programs on the machine then see the end of their input.
+The user's own ``ssh`` program is run. ``~/.ssh/config``, agents, jump hosts, keys and certificates therefore apply as
+on the command line. Every ssh process ends with this process. The standard input of the programs on the machine then
+ends.
 """
 
 from __future__ import annotations
@@ -44,12 +45,12 @@ _LATE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CommandEnd:
-    """The result of a command.
+    """The result of a command on a machine.
 
     Attributes:
-        code: Its exit status; 255 also when ssh itself failed.
-        output: Its standard output.
-        errors: The last 16 KiB of its standard error.
+        code: The exit code of the command, or 255 if ssh itself has failed.
+        output: The standard output of the command.
+        errors: The last 16 KiB of the command's standard error.
     """
 
     code: int
@@ -58,16 +59,20 @@ class CommandEnd:
 
     @property
     def last_line(self) -> str:
-        """Return the last line of the command's output, as the reason of its failure."""
+        """Return the last line that the command has printed. This line usually contains the reason why the command has
+        failed.
+
+        The line is from standard error. If standard error is empty, the line is from standard output.
+        """
         lines = (self.errors.strip() or self.output.decode(errors="replace").strip()).splitlines()
         return lines[-1] if lines else f"exit status {self.code}"
 
 
 class NotStarted(HostError):
-    """Raised if a program on a machine could not be started, for example because it was not found.
+    """Raised if a program on a machine could not be started, for example because the program was not found.
 
     Attributes:
-        code: Its exit status.
+        code: The exit code.
     """
 
     def __init__(self, code: int, complaint: str) -> None:
@@ -76,7 +81,7 @@ class NotStarted(HostError):
 
 
 class _LoginFailed(HostError):
-    """Raised if a login has failed; keeps ssh's error messages."""
+    """Raised if a login has failed. The exception contains ssh's error messages."""
 
     def __init__(self, text: str, complaint: str) -> None:
         super().__init__(text)
@@ -87,7 +92,7 @@ class Connections:
     """The ssh connections of one process to a fleet's machines.
 
     Args:
-        loop: The process's loop.
+        loop: The event loop of the process.
         settings: The settings with which ssh reaches the machines.
     """
 
@@ -102,15 +107,18 @@ class Connections:
     async def open(
         self, destination: Destination, *, patience: float = 0.0, on_late: Say = lambda text: None
     ) -> SshConnection:
-        """Connect to a machine. A login that sshd drops because there are too many is tried again.
+        """Connect to a machine, and return the connection.
+
+        If sshd drops the login because there are too many logins at the same time, the login is tried again.
 
         Args:
             destination: The machine.
-            patience: Seconds for which any error that may pass is retried, for a machine that is starting.
-            on_late: Called with possible reasons if the login takes long.
+            patience: The number of seconds for which a login is retried, for a machine that is starting. Errors that
+                cannot be temporary are not retried.
+            on_late: A function that is called with possible reasons if the login takes long.
 
         Raises:
-            HostError: the login has failed; with the reason and the remedy.
+            HostError: the login has failed. The message has the reason and the remedy.
         """
         until = time.monotonic() + patience
         connection = SshConnection(self, destination, self._socket())
@@ -134,7 +142,11 @@ class Connections:
             raise
 
     def _socket(self) -> Path:
-        """Return the path for a new connection's socket."""
+        """Return the path for the socket of a new connection.
+
+        Raises:
+            HostError: the folder for sockets cannot be created.
+        """
         try:
             if self._folder is None:
                 self.settings.known_hosts.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -153,14 +165,15 @@ class Connections:
 
 
 class SshConnection:
-    """A connection to a machine that has accepted the login; see :meth:`Connections.open`.
+    """A connection to a machine. :meth:`Connections.open` returns it when the machine has accepted the login.
 
     Attributes:
-        loop: The process's loop.
+        loop: The event loop of the process.
         destination: The machine.
-        address: The machine's own address in the connection; "" if its sshd does not report it.
+        address: The address at which ssh has reached the machine, as the machine reports it. "" if its sshd does not
+            report it.
         caller_address: This machine's address as the other machine sees it.
-        ended: The reason why the connection has ended; None while it is open.
+        ended: The reason why the connection has ended, or None while the connection is open.
     """
 
     def __init__(self, connections: Connections, destination: Destination, socket: Path) -> None:
@@ -175,10 +188,13 @@ class SshConnection:
     # --- the master ---
 
     async def login(self, on_late: Say) -> None:
-        """Log in.
+        """Log in to the machine.
+
+        Args:
+            on_late: A function that is called with possible reasons if the login takes long.
 
         Raises:
-            HostError: ssh could not connect; with the reason and the remedy.
+            HostError: ssh could not connect. The message has the reason and the remedy.
         """
         mark = _mark()
         # The master has a session of its own, which reports that the login has succeeded and the shell has started. The
@@ -202,7 +218,15 @@ class SshConnection:
         self.loop.start(self._watch(master))
 
     async def _greeting(self, master: ChildProcess, mark: str) -> list[str]:
-        """Return the addresses and ports that the master's session prints, skipping the login shell's output."""
+        """Return the addresses and ports that the first session prints. Lines that the login shell prints are skipped.
+
+        Args:
+            master: The ssh process of the connection.
+            mark: The text that stands before the addresses and ports in their line.
+
+        Raises:
+            _LoginFailed: the login has failed.
+        """
         printed = ""
         with contextlib.suppress(EOFError):
             while True:
@@ -247,30 +271,31 @@ class SshConnection:
 
     @property
     def words(self) -> list[str]:
-        """Return the command line that runs a command through this connection; the command is appended as the last
-        word.
+        """Return the command line that runs a command through this connection. The command has to be appended as one
+        more argument.
         """
         return self._words(master=False)
 
     async def run(self, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
-        """Run a command on the machine, and wait until it has ended or the connection has.
+        """Run a command on the machine, and return the command's result. Wait until the command or the connection has
+        ended.
 
         Args:
             argv: The command.
-            source: The command's standard input.
+            source: The standard input of the command.
         """
         return await _run(self.loop, [*self.words, login_shell.line(argv)], source)
 
     async def start(self, argv: Sequence[str], *, script: str = 'echo "$0"; exec "$@"') -> ChildProcess:
         """Start a program on the machine, with pipes to its standard input and output.
 
-        The login shell's output before the program's is skipped. The connection ends with the last program started in
-        this way.
+        Output that the login shell prints before the program starts is skipped. The connection ends when the last
+        program that was started with this method ends.
 
         Args:
             argv: The program and its arguments.
-            script: The ``sh`` script that starts the program from ``argv``; it has to print ``$0`` before the program
-                begins.
+            script: The ``sh`` script that starts the program from ``argv``. The script has to print ``$0`` before the
+                program starts.
 
         Raises:
             NotStarted: the program could not be started.
@@ -291,8 +316,10 @@ class SshConnection:
         return program
 
     async def _skip(self, mark: bytes, fd: int) -> bool:
-        """Read the output up to the mark and not further, because the rest belongs to the program; return False at its
-        end.
+        """Read the output up to the mark and no further, because the rest belongs to the program.
+
+        Returns:
+            True if the mark was read, False if the output has ended before.
         """
         os.set_blocking(fd, False)
         said, ready = bytearray(), asyncio.Event()
@@ -313,7 +340,11 @@ class SshConnection:
         return True
 
     async def forward(self, here: Path, there: str) -> None:
-        """Forward connections from a Unix socket here to an address (``host:port``) that the machine resolves.
+        """Forward connections from a Unix socket on this machine to an address that the other machine resolves.
+
+        Args:
+            here: The path of the socket.
+            there: The address: ``host:port``.
 
         Raises:
             HostError: ssh refuses to forward.
@@ -323,13 +354,17 @@ class SshConnection:
             raise HostError(finished.last_line)
 
     async def forward_back(self, here: Path) -> int:
-        """Forward connections from a free port of the machine's loopback address to a Unix socket here.
+        """Forward connections from a free port of the other machine's loopback address to a Unix socket on this
+        machine.
+
+        Args:
+            here: The path of the socket.
 
         Returns:
-            The port.
+            The port on the other machine.
 
         Raises:
-            HostError: the machine refuses to forward.
+            HostError: the other machine refuses to forward.
         """
         finished = await self._forward("-R", f"127.0.0.1:0:{here}")
         if finished.code != 0 or not finished.output.strip().isdigit():
@@ -342,11 +377,11 @@ class SshConnection:
 
     @property
     def folder(self) -> Path:
-        """Return the folder for sockets, which only this process uses."""
+        """Return the path of the folder for sockets. Only this process uses the folder."""
         return self._socket.parent
 
     def close(self) -> None:
-        """Close the connection, which ends everything that uses it."""
+        """Close the connection. All sessions and forwardings that use the connection end."""
         self.ended = self.ended or "the connection was closed"
         self._connections.open_ones.discard(self)
         if self._master is not None:
@@ -368,7 +403,7 @@ def _spawn(loop: AsyncioLoop, argv: Sequence[str], stdin: int | None = None) -> 
 
 
 async def _run(loop: AsyncioLoop, argv: Sequence[str], source: bytes = b"") -> CommandEnd:
-    """Run a process, and return its result; kill the process if the caller is cancelled."""
+    """Run a process, and return its result. Kill the process if the caller's task is cancelled."""
     stdin = in_memory(source)
     try:
         program = _spawn(loop, argv, stdin)

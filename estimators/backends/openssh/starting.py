@@ -1,4 +1,8 @@
-"""Start a program of ours on a machine, after copying the code and creating the environment that are missing there."""
+"""Start a program of ours on a machine.
+
+If the program's code or its Python environment is missing on the machine, copy the code and create the environment
+first.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +25,13 @@ class OurProgram:
     """A program of ours to run on a machine.
 
     Attributes:
-        code: Our packages that it needs.
-        python: Its interpreter on the machine, or the name of an environment of ours.
-        others: Names of environments of ours that can be used as well if they exist.
-        words: Its arguments.
-        environment: The input of the program ``estimators.backends.hosts.environment``, which creates a missing
-            environment; None: the interpreter ``python`` must exist.
-        script: The script that starts it, one of :mod:`estimators.backends.hosts.shipping`'s.
+        code: The packages of ours that the program needs.
+        python: The path of the program's Python interpreter on the machine, or the name of an environment of ours.
+        others: The names of environments of ours that can be used instead if they exist on the machine.
+        words: The arguments of the program.
+        environment: The input for the program ``estimators.backends.hosts.environment``, which creates a missing
+            environment. If None, the interpreter ``python`` must exist.
+        script: The script that starts the program, which :mod:`estimators.backends.hosts.shipping` defines.
     """
 
     code: shipping.ShippedCode
@@ -39,15 +43,15 @@ class OurProgram:
 
 
 async def start(connection: SshConnection, program: OurProgram, say: Say) -> ChildProcess:
-    """Start a program. Its code is copied, and its environment created, only if they are missing.
+    """Start a program on a machine. Code that is missing is copied, and an environment that is missing is created.
 
     Args:
         connection: The connection to the machine.
-        program: The program to start there.
-        say: Called with progress messages while an environment is created.
+        program: The program.
+        say: A function that receives progress messages while an environment is created.
 
     Raises:
-        HostError: the program cannot be started; with the reason.
+        HostError: the program cannot be started. The message has the reason.
     """
     try:
         for python in (program.python, *program.others):
@@ -65,7 +69,7 @@ async def start(connection: SshConnection, program: OurProgram, say: Say) -> Chi
 
 
 async def _start_with_code(connection: SshConnection, program: OurProgram, python: str) -> ChildProcess:
-    """Start a program, after copying its code if that is missing."""
+    """Start a program. If the program's code is missing on the machine, copy the code first."""
     words = [program.code.name, python, *program.words]
     try:
         return await connection.start(words, script=program.script)
@@ -79,7 +83,11 @@ async def _start_with_code(connection: SshConnection, program: OurProgram, pytho
 
 
 async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Say) -> None:
-    """Create the environment on the machine, with a separate program because this takes long."""
+    """Create the environment on the machine. A separate program does the work, because it takes long.
+
+    Raises:
+        HostError: the environment cannot be created. The message has the reason.
+    """
     made = ChildProcess(connection.loop, [sys.executable, "-m", "estimators.backends.hosts.environment"])
     try:
         os.write(made.input, json.dumps({"words": connection.words, **environment}).encode())

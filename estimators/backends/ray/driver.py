@@ -236,7 +236,7 @@ class RayDriver(cluster_program.Program):
                         self._look_for_room(frozenset(drained))
             took = time.monotonic() - began
 
-    # --- nodes that come and go ---
+    # --- nodes that join and leave ---
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
         """Handle the request ``follow``: start to report the nodes with resources that are reserved for hosts."""

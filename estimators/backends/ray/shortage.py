@@ -27,12 +27,12 @@ def reason(
     """Return a description of the missing resources.
 
     Args:
-        asked: The request: ``bundle``, ``strategy``, ``labels``, ``apart``, ``group``.
-        count: How many hosts wait.
+        asked: The request: ``bundle``, ``strategy``, ``labels``, ``apart`` and ``group``.
+        count: The number of waiting hosts.
         nodes: The live nodes from ``ray.nodes()``.
-        taken: How many nodes the job has.
-        free: The free resources of each node; None if they are not known.
-        available: The free resources of the cluster, which are shown if ``free`` is not known.
+        taken: The number of nodes that the job has.
+        free: The free resources of each node. None if they are unknown.
+        available: The free resources of the cluster. They are shown if ``free`` is None.
     """
     bundle = asked["bundle"]
     shown = _amounts(bundle)

@@ -56,7 +56,7 @@ from estimators.records import status as statuses
 
 #: Number of attempts to create the job if AWS cannot be reached, in addition to botocore's own attempts.
 _CREATE_ATTEMPTS = 4
-#: Seconds without an answer after which the user is warned; polling goes on.
+#: Seconds without an answer after which the user is warned. Polling continues.
 _TELL_AFTER_S = 30.0
 #: Seconds between two searches for log streams of restarted hosts.
 _DISCOVER_S = 60.0
@@ -208,7 +208,7 @@ class SageMakerBackend(ManagedService):
     async def _create_once(self) -> bool:
         """Create the job, and return whether SageMaker has accepted it."""
         self._state = _State.CREATING
-        # Recorded before the request is sent: from now on the job may exist, whatever happens to this process.
+        # Recorded before the request is sent. From now on, the job may exist even if this process is killed.
         self.events.put_nowait(ValuesNoted({"elsewhere": True}))
         request = self.spec.to_request()
         try:
@@ -304,7 +304,11 @@ class SageMakerBackend(ManagedService):
             return _Look(description=description, lines=[], logs_error=error)
 
     def _seen(self, look: _Look) -> float | None:
-        """Report the result of a poll; return the seconds until the next poll, None after the last."""
+        """Report the result of a poll.
+
+        Returns:
+            The number of seconds until the next poll. None after the last poll.
+        """
         if "unreachable" in self._told:
             self._told.discard("unreachable")
             self._say("SageMaker answers again.")
@@ -361,10 +365,10 @@ class SageMakerBackend(ManagedService):
         self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
     def _unseen(self, error: Exception) -> float | None:
-        """Handle a failed poll: the job goes on at SageMaker, so poll again after a growing delay.
+        """Handle a failed poll. The job continues at SageMaker, so that the next poll follows after a growing delay.
 
         Returns:
-            The seconds until the next poll; None if the job is not followed any more.
+            The number of seconds until the next poll. None if the job is not followed any more.
         """
         if is_missing(error) and not isinstance(error, OSError):
             self._gone(error)

@@ -140,8 +140,8 @@ class _Search:
 def default_bucket(aws: Aws, config: sdk_config.SdkConfig) -> str:
     """Return the name of the SageMaker SDK's default bucket.
 
-    The name comes from the user's session or else from the SDK's configuration files. Without both, the name is
-    ``sagemaker-<region>-<account>``.
+    The name is taken from the user's session. If the session has no name, it is taken from the SageMaker SDK's
+    configuration files. Without both, the name is ``sagemaker-<region>-<account>``.
     """
     session = aws.sdk_session
     for attribute in ("_default_bucket", "_default_bucket_name_override"):

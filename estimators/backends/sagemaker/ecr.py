@@ -80,7 +80,7 @@ def ensure_repository(ecr: Any, name: str) -> str:
     try:
         return str(ecr.create_repository(repositoryName=name)["repository"]["repositoryUri"])
     except Exception as error:
-        if code_of(error) == "RepositoryAlreadyExistsException":  # it was created meanwhile
+        if code_of(error) == "RepositoryAlreadyExistsException":  # the repository was created meanwhile
             return str(ecr.describe_repositories(repositoryNames=[name])["repositories"][0]["repositoryUri"])
         raise
 

@@ -200,7 +200,7 @@ def warnings(spec: TrainingJobSpec) -> list[str]:
     """Return warnings about a job's image."""
     image = spec.algorithm.image or ""
     found = []
-    # The image is unknown if AWS cannot be asked; plan() then says what to set.
+    # The image is unknown if AWS cannot be reached. plan() then names the argument to set.
     if image and spec.program is not None and not images.is_ours(image) and not is_shipped(spec):
         found.append(
             f"image {image!r} starts the script with its own toolkit; plan() shows the processes that fleetfit's "

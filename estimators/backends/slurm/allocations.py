@@ -138,7 +138,7 @@ class AllocationQueue:
         for job in self._jobs:
             self._send({"op": "hold", "job": job})
         for message, answers in list(self._asked.values()):
-            if message["op"] == "submit":  # it may have been submitted, and must not be submitted twice
+            if message["op"] == "submit":  # the job may have been submitted, and must not be submitted twice
                 answers.put_nowait({"event": "refused", "reason": "the process that talks to Slurm was killed"})
             else:
                 self._send({**message, "op": "watch"} if message["op"] == "again" else message)

@@ -72,10 +72,10 @@ _MEANT = frozenset(
 
 
 def main() -> int:
-    """Handle requests until the standard input ends, then cancel the allocations that are held.
+    """Handle requests until the standard input ends. Then cancel the allocations that are held.
 
     Returns:
-        The exit code: 0 on success; 1 if an allocation could not be cancelled.
+        The exit code: 0 on success, or 1 if an allocation could not be cancelled.
     """
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
@@ -109,10 +109,10 @@ class Keeper:
                 self._submitting.append(thread)
 
     def close(self) -> int:
-        """Wait for submissions in progress, then cancel all allocations that are held.
+        """Wait for submissions in progress. Then cancel all allocations that are held.
 
         Returns:
-            The exit code: 0 on success; 1 if an allocation could not be cancelled.
+            The exit code: 0 on success, or 1 if an allocation could not be cancelled.
         """
         for thread in self._submitting:
             thread.join()

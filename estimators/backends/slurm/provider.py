@@ -248,7 +248,7 @@ class SlurmProvider(HostProvider):
             part.host = await self._connect(part, part.node)
         except HostUnavailable as error:
             raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
-        if part.allocation.taken:  # the notice came while the agent started
+        if part.allocation.taken:  # the notice was received while the agent was starting
             self.heed(part)
         return part.host
 
@@ -290,7 +290,7 @@ class SlurmProvider(HostProvider):
         return host
 
     def heed(self, part: _Part) -> None:
-        """Find out what a signal of an agent was for."""
+        """Start to determine the reason for a signal that an agent has received, and to handle the signal."""
         self.loop.start(self._heed(part))
 
     async def _heed(self, part: _Part) -> None:
@@ -307,7 +307,7 @@ class SlurmProvider(HostProvider):
             return
         allocation.taken = True
         for host in [other.host for other in allocation.parts if other.host is not None]:
-            host.notice(meant)  # all at once, though their agents hear of it one after the other
+            host.notice(meant)  # all hosts at once, although their agents receive the signal one after the other
 
     async def explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended. srun's last lines often contain the reason.
@@ -355,7 +355,7 @@ class AllocationLeftover(Leftover):
     """An allocation that a job has left.
 
     Attributes:
-        number: Its Slurm job number.
+        number: The number of the allocation's Slurm job.
     """
 
     number: str
@@ -422,7 +422,7 @@ class _Part(HostSource):
         return await self._provider.explain(self, reason)
 
     def signalled(self, number: int) -> None:
-        """Find out what the signal was for."""
+        """Start to determine the reason for the signal, and to handle the signal."""
         self._provider.heed(self)
 
     @property

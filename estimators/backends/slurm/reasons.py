@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 #: Seconds by which a host is given up before Slurm takes its node.
 _MARGIN_S = 1.0
-#: Seconds of notice if Slurm does not tell when it takes the node.
+#: Seconds of notice if Slurm does not report when it will take the node away.
 _NOTICE_S = 30.0
 
 _ENVIRONMENT = (

@@ -75,7 +75,7 @@ def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], lis
         parent = os.getppid()
         with agent:
             while not select.select([agent], [], [], 1.0)[0]:
-                if os.getppid() != parent:  # the executor is gone
+                if os.getppid() != parent:  # the executor has ended
                     break
         return []
 

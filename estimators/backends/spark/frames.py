@@ -35,14 +35,16 @@ STORE = "spark.fleetfit.store"
 
 
 def write(frame: Any, file_format: str, shards: int | None, path: str | os.PathLike[str] | None) -> str:
-    """Write a frame, unless its content is there; see :meth:`estimators.inputs.TrainingInput.from_spark`.
+    """Write a frame as files, unless its content was written before.
+
+    See :meth:`estimators.inputs.TrainingInput.from_spark` for the arguments.
 
     Returns:
-        The manifest, which lists the files. It appears when all of them are there.
+        The path of the manifest, which lists the files. The manifest is created after all files are complete.
 
     Raises:
-        ConfigurationError: an argument is wrong, or the frame has something that the format has not.
-        UnsupportedError: the frame is of Spark Connect, or streams.
+        ConfigurationError: an argument is invalid, or the format cannot hold the frame's columns.
+        UnsupportedError: the frame belongs to Spark Connect, or is streaming.
         BackendError: Spark has failed.
     """
     check(frame, file_format, shards)

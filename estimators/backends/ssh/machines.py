@@ -36,9 +36,9 @@ class SshMachine:
 
     Attributes:
         destination: The destination for ssh.
-        slots: The number of a job's processes that it can run; None: any number.
-        address: The address at which the other machines reach it; None: the address that ssh reached.
-        label: Its name in messages; default: its host's.
+        slots: The maximum number of a job's processes on the machine. None for any number.
+        address: The address at which the other machines reach this machine. None for the address that ssh has reached.
+        label: The machine's name in messages. The default is the host name of the destination.
     """
 
     destination: Destination
@@ -82,7 +82,7 @@ def parse(text: str, where: str) -> SshMachine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class _Given:
-    """A host that is given as a dict; see :class:`SshMachine` and :class:`Destination`."""
+    """A host that is specified by a dict. See :class:`SshMachine` and :class:`Destination` for the keys."""
 
     host: str = option(text(), "")
     user: str | None = option(text())

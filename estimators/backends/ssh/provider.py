@@ -47,14 +47,14 @@ _TRIAL_WAITS_S = 7 * 86_400.0
 
 @dataclasses.dataclass(eq=False)
 class Reservation(HostSource):
-    """The machine of a host.
+    """The reservation of a machine for a host.
 
     Attributes:
         machine: The machine.
         pool: The machines of the job.
-        connection: The connection to it; None until it is connected.
-        agent: Its agent; None until the agent was started.
-        identity: The machine's identifier; "" until its agent has reported it.
+        connection: The connection to the machine. None before it is connected.
+        agent: The machine's agent. None before the agent is started.
+        identity: The machine's identifier. "" before the agent has reported the identifier.
     """
 
     machine: SshMachine
@@ -344,7 +344,7 @@ class SshProvider(HostProvider):
         self._pool.close()
         self._connections.close()
 
-    # --- hosts that come and go ---
+    # --- hosts that join and leave ---
 
     def membership(self) -> MembershipSource | None:
         """Return a source that reads the list of machines again and again, because a host file may change while a job

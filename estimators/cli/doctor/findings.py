@@ -35,27 +35,27 @@ class ReportLine:
 
     @classmethod
     def ok(cls, name: str, text: str) -> ReportLine:
-        """Return a line about what is as it should be."""
+        """Return a line about software that works."""
         return cls(name, Verdict.OK, text)
 
     @classmethod
     def info(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line that is good to know."""
+        """Return a line that informs the user. It reports no problem."""
         return cls(name, Verdict.INFO, text, remedy)
 
     @classmethod
     def warning(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line about what works, perhaps not as meant."""
+        """Return a line about software that works, but perhaps not as intended."""
         return cls(name, Verdict.WARNING, text, remedy)
 
     @classmethod
     def missing(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line about what is wanted and cannot be used."""
+        """Return a line about software that is required and cannot be used."""
         return cls(name, Verdict.MISSING, text, remedy)
 
     @classmethod
     def absent(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line about what is not there, and nothing asks for."""
+        """Return a line about software that is not installed and not required."""
         return cls(name, Verdict.ABSENT, text, remedy)
 
     def to_dict(self) -> dict[str, Any]:

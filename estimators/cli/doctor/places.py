@@ -178,7 +178,7 @@ def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
 
 
 def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
-    """Return whether a Docker-compatible engine answers on its socket."""
+    """Report whether a Docker-compatible engine answers on its socket."""
     from estimators.backends.images.engine import ImageEngine
     from estimators.backends.images.errors import EngineError
 

@@ -335,11 +335,11 @@ def _inner(function: Function) -> Any:
 
 
 class Captured(NamedTuple):
-    """What is packed with a function.
+    """The values and functions that are packed with a function.
 
     Attributes:
-        values: Values, by the names that the code has for them.
-        functions: The functions that are packed as they are: the function itself, and those of its surroundings.
+        values: Pairs of a name in the code and the value with this name.
+        functions: The functions that are packed by value: the given function, and the functions to which it refers.
     """
 
     values: list[tuple[str, Any]]
@@ -347,7 +347,7 @@ class Captured(NamedTuple):
 
 
 def captured(function: Function) -> Captured:
-    """Find what is packed with a function."""
+    """Return the values and functions that are packed with a function."""
     values: list[tuple[str, Any]] = []
     functions: list[types.FunctionType] = []
     seen: set[int] = set()
@@ -367,7 +367,7 @@ def captured(function: Function) -> Captured:
             found.update((f"argument {key!r}", value) for key, value in one.keywords.items())
         elif isinstance(one, types.FunctionType):
             for key, cell in zip(one.__code__.co_freevars, one.__closure__ or (), strict=True):
-                with contextlib.suppress(ValueError):  # it has no value yet
+                with contextlib.suppress(ValueError):  # the variable has no value yet
                     found[key] = cell.cell_contents
             found.update((key, one.__globals__[key]) for key in sorted(_names(one.__code__)) if key in one.__globals__)
             found.update((f"default {number}", value) for number, value in enumerate(one.__defaults__ or (), 1))

@@ -139,7 +139,7 @@ def main() -> None:
         _become_main(names_of(function))
         value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
     except Exception as error:
-        own = error.__traceback__  # this frame; the function's frames follow
+        own = error.__traceback__  # the current frame, which the function's frames follow
         text = "".join(traceback.format_exception(type(error), error, (own and own.tb_next) or own))
         number = rank()
         name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)

@@ -89,7 +89,11 @@ def make_paths_absolute(document: Document) -> None:
 
 
 def places_of_paths(values: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield where a job file's arguments have paths, but for the entry point: a mapping or list, and the key in it."""
+    """Yield the positions of the paths in a job file's arguments. The path of the entry point is omitted.
+
+    Yields:
+        A mapping or a list, and the key or index of the path in the mapping or list.
+    """
     yield from ((values, name) for name in (*PATHS, "inputs") if name in values)
     dependencies, inputs = values.get("dependencies"), values.get("inputs")
     if isinstance(dependencies, list):
@@ -204,7 +208,7 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     return kind(**given)
 
 
-#: What a channel that is more than a path may say: the arguments of its class.
+#: The keys that a channel may have if it is not only a path: the arguments of the channel's class.
 CHANNEL_OPTIONS = {
     kind.__name__: tuple(name for name in inspect.signature(kind).parameters if name != "target_attribute_name")
     for kind in (TrainingInput, FileSystemInput)

@@ -54,7 +54,7 @@ class FleetRecommendation(Recommended):
 
     @property
     def title(self) -> str:
-        """The recommended fleet."""
+        """Return the recommended fleet as one line of text."""
         one = self.choice
         what = "commit" if one.elastic else "checkpoint"
         where = f" of {self.instance_type}" if self.instance_type else ""
@@ -134,37 +134,44 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
     timings: Timings | None = None,
     runs: int = 200,
 ) -> Recommendation | FleetRecommendation:
-    """Recommend a strategy, by predicting the time of a step under each one; with ``spot``, recommend a fleet.
+    """Recommend a strategy or a fleet.
+
+    Without ``spot``, the time of a step under each strategy is predicted, and a strategy is recommended. With
+    ``spot``, fleets on interruptible hosts are simulated, and a fleet is recommended.
 
     Args:
         model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
             published model (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: Number of hosts; with ``spot``, the maximum. If one host of a larger instance type has as many
-            devices as all hosts, this host is also considered.
-        processes_per_host: Processes (devices) on each host; default: the GPUs of the instance type, else 1.
-        instance_type: SageMaker's instance type, which sets devices, network and prices.
-        bandwidth_gbps: Bandwidth of a host's link in Gbit/s; default: the instance type's.
-        device: ``"cpu"`` or ``"gpu"``; default: the device of the instance type, else ``"cpu"``.
-        compute_s: Seconds that one process needs to compute its part of a step, if nothing else runs. Default: from the
-            result.
-        batch_size: Number of records in one process's part of a step. Default: from the result, else 1.
-        strategies: The strategies to choose from, without ``spot``.
-        constants: Constants of machines and libraries, instead of the assumptions for the device.
-        calibration: The measurements of ``fleetfit calibrate``; default: those for the instance type, if there are any.
-        spot: Whether hosts may be interrupted. If True, fleets are simulated, and a :class:`FleetRecommendation` is
-            returned.
-        deadline: Maximum duration in seconds, which 95 % of the runs must keep.
-        budget: Maximum cost in US dollars, which 95 % of the runs must keep.
+        hosts: The number of hosts. With ``spot``, the maximum number of hosts. If a larger instance type has as many
+            devices as all hosts together, a single host of this type is also considered.
+        processes_per_host: The number of processes (devices) on each host. The default is the number of GPUs of the
+            instance type, or 1 without GPUs.
+        instance_type: The instance type of SageMaker, which determines devices, network and prices.
+        bandwidth_gbps: The bandwidth of a host's network link in Gbit/s. The default is the bandwidth of the instance
+            type.
+        device: The device: ``"cpu"`` or ``"gpu"``. The default is the device of the instance type, or ``"cpu"`` if the
+            instance type is not known.
+        compute_s: The time that one process needs to compute its part of a step if no other process runs, in seconds.
+            The default is taken from the result.
+        batch_size: The number of records in one process's part of a step. The default is taken from the result, or is
+            1.
+        strategies: The strategies to choose from. Not used with ``spot``.
+        constants: Constants of machines and libraries, to use instead of the assumptions for the device.
+        calibration: The measurements of ``fleetfit calibrate``. The default is the stored calibration for the instance
+            type.
+        spot: Whether hosts may be interrupted. With True, a :class:`FleetRecommendation` is returned.
+        deadline: The maximum duration in seconds. At least 95 % of the runs must not exceed this duration.
+        budget: The maximum cost in US dollars. At least 95 % of the runs must not exceed this cost.
         market: The spot market, which determines when hosts are interrupted.
-        prices: ``(spot, on demand)`` in dollars per host and hour; the second may be None if the price of the instance
-            type is known.
-        records: Number of records to train on, over all epochs; see :func:`~estimators.planning.simulate`.
-        epochs: Number of epochs, instead of ``records``, if ``model`` is a result.
-        timings: Durations of the job's phases.
-        runs: Number of simulated runs of the recommended fleet.
+        prices: The prices ``(spot, on demand)`` in US dollars per host and hour. The on-demand price may be None if
+            the price of the instance type is known.
+        records: The number of records to train on, over all epochs, as for :func:`~estimators.planning.simulate`.
+        epochs: The number of epochs, as an alternative to ``records`` if ``model`` is a result.
+        timings: The durations of the job's phases.
+        runs: The number of simulated runs of the recommended fleet.
 
     Raises:
-        ConfigurationError: an argument is missing, unknown or out of range; the message says which.
+        ConfigurationError: an argument is missing, unknown or out of range. The message names the argument.
     """
     if not spot:
         given = {

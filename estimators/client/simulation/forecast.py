@@ -28,7 +28,7 @@ _HOUR = 3600.0
 #: Bounds of ``commit_every="auto"``, in seconds, and its value if no host is ever interrupted.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
-#: A run is given up after as many times its uninterrupted training, and a day.
+#: A run is aborted after this many times the uninterrupted training time, plus one day.
 _PATIENCE = 20.0
 _MAX_RUNS = 100_000
 
@@ -60,14 +60,16 @@ class Quantiles:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Forecast:
-    """The outcome of the simulated runs. ``print(forecast)`` shows it as text, a notebook as HTML.
+    """The outcome of the simulated runs. ``print(forecast)`` shows the outcome as text.
+
+    A notebook shows the outcome as HTML.
 
     Attributes:
         job: The job that was simulated.
-        runs: All runs.
+        runs: The outcomes of all runs.
         elastic: Whether hosts join and leave during the training.
-        spot_price: Price of a spot host in US dollars per hour; None: unknown.
-        on_demand_price: Price of an on-demand host in US dollars per hour; None: unknown.
+        spot_price: The price of a spot host in US dollars per hour, or None if unknown.
+        on_demand_price: The price of an on-demand host in US dollars per hour, or None if unknown.
     """
 
     job: SimulatedJob
@@ -218,30 +220,34 @@ def simulate(
     bandwidth_gbps: float | None = None,
     runs: int = 1000,
 ) -> Forecast:
-    """Simulate a job on hosts that a spot market interrupts; starts nothing.
+    """Simulate a job on hosts that a spot market interrupts. No job is started.
 
-    Only the clock and the hosts are simulated: the code of real jobs decides on the membership of an elastic job, and
-    on the attempts of other jobs. An interrupted host returns as a new host after the market's ``return_after_s``. If
-    an elastic job loses all workers, it starts again from its last commit.
+    Only the clock and the hosts are simulated. The code of real jobs decides about the membership of an elastic job,
+    and about the attempts of other jobs. An interrupted host returns as a new host after the market's
+    ``return_after_s``. If an elastic job loses all workers, the job starts again from the last commit.
 
     Args:
         job: The result of a job with a measured speed, or a workload for the cost model of :func:`recommend`.
-        hosts: ``(least, most)`` for an elastic job, which starts with ``most`` hosts; a number for a job that restarts.
-        market: The spot market. Its seed is the seed of the first run; each further run uses the next seed.
-        records: Number of records to train on, over all epochs. None: as many as the job of the result.
-        epochs: Number of epochs to train, instead of ``records``. The job of the result must have a hyperparameter
-            ``epochs``.
-        processes_per_host: Workers on each host. None: as in the job of the result, or 1.
-        prices: ``(spot, on demand)`` in dollars per host and hour; None: no prices.
-        on_demand_base: Number of hosts that are never interrupted.
-        commit_every: Seconds between two commits (for a job that restarts: checkpoints). ``"auto"``: Young's formula,
-            the square root of 2 · (cost of a commit) · (mean time between interruptions).
-        strategy: Further limits of an elastic job: ``max_join``, ``max_leave``, ``grow_every``.
-        failure_policy: The policy of a job that restarts.
-        timings: Durations of the job's phases.
-        constants: Constants of the cost model.
-        bandwidth_gbps: Bandwidth of a host's link in Gbit/s, for the cost model. None: 10.
-        runs: Number of simulated runs.
+        hosts: A pair ``(least, most)`` for an elastic job, which starts with ``most`` hosts. A number for a job that
+            restarts.
+        market: The spot market. The first run uses the market's seed, and each later run uses the next seed.
+        records: The number of records to train on, over all epochs. The default is the number of records of the
+            result's job.
+        epochs: The number of epochs to train, as an alternative to ``records``. The job of the result must have a
+            hyperparameter ``epochs``.
+        processes_per_host: The number of workers on each host. The default is the number in the result, or 1 without a
+            result.
+        prices: The prices ``(spot, on demand)`` in US dollars per host and hour. With None, no costs are computed.
+        on_demand_base: The number of hosts that are never interrupted.
+        commit_every: The time between two commits, or between two checkpoints of a job that restarts, in seconds.
+            ``"auto"`` uses Young's formula, the square root of 2 · (duration of a commit) · (mean time between
+            interruptions).
+        strategy: More limits of an elastic job: ``max_join``, ``max_leave`` and ``grow_every``.
+        failure_policy: The failure policy of a job that restarts.
+        timings: The durations of the job's phases.
+        constants: The constants of the cost model.
+        bandwidth_gbps: The bandwidth of a host's network link in Gbit/s, for the cost model. The default is 10.
+        runs: The number of simulated runs.
 
     Raises:
         ConfigurationError: an argument is out of range, the result has no speed, or SimPy is not installed.

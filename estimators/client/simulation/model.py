@@ -99,18 +99,19 @@ class SimulatedJob:
 
 @dataclasses.dataclass
 class RunOutcome:
-    """What came of one run.
+    """The outcome of one run.
 
     Attributes:
-        seconds: From the first request for a host to the end.
-        completed: Whether it trained on all records.
-        spot_s: Seconds of hosts that may be taken, all together.
-        on_demand_s: Seconds of the others.
-        interruptions: Notices.
-        resizes: Memberships, or attempts, after the first.
-        idle_s: Seconds in which nobody trained: starts, resizes, losses, waiting for hosts.
-        commit_s: Seconds of commits.
-        lost_s: Seconds of training that were lost and done again.
+        seconds: The time from the first request for a host to the end of the run, in seconds.
+        completed: Whether the job trained on all records.
+        spot_s: The sum of the running times of all spot hosts, in seconds.
+        on_demand_s: The sum of the running times of all on-demand hosts, in seconds.
+        interruptions: The number of interruption notices.
+        resizes: The number of memberships after the first membership, or of attempts after the first attempt.
+        idle_s: The time without training, in seconds. This is the time of starts, resizes and losses, and of waiting
+            for hosts.
+        commit_s: The total duration of commits, in seconds.
+        lost_s: The duration of training that was lost and repeated, in seconds.
     """
 
     seconds: float = 0.0
@@ -124,7 +125,13 @@ class RunOutcome:
     lost_s: float = 0.0
 
     def bill(self, seconds: float, *, spot: int, on_demand: int) -> None:
-        """Count the time that hosts ran."""
+        """Add the running time of hosts to ``spot_s`` and ``on_demand_s``.
+
+        Args:
+            seconds: The running time of each host, in seconds.
+            spot: The number of spot hosts.
+            on_demand: The number of on-demand hosts.
+        """
         self.spot_s += spot * seconds
         self.on_demand_s += on_demand * seconds
 

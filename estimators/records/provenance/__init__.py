@@ -1,33 +1,42 @@
-"""Where a job came from: enough to run it again, and to know whether that would be the same run.
+"""Record the origin of a job: enough facts to run the job again, and to judge whether that would be the same run.
 
-:func:`caller_facts` is the share that only the caller knows (its command line or notebook cell); it takes about a
-millisecond and is written with the job. :mod:`~estimators.records.provenance.collecting` adds the rest beside the
-training, in a child process of low priority that the supervisor starts with :func:`command`. ``fleetfit describe JOB
---reproduce`` prints the commands that run the job again (:mod:`estimators.records.provenance.reproduce`).
+:func:`caller_facts` returns the facts that only the caller knows (its command line or notebook cell). The function
+takes about a millisecond, and its result is written with the job. :mod:`~estimators.records.provenance.collecting` adds
+the other shares during the training. For this purpose, the supervisor starts a child process of low priority with
+:func:`command`. ``fleetfit describe JOB --reproduce`` prints the commands that run the job again
+(:mod:`estimators.records.provenance.reproduce`).
 
 ``provenance.json``
 ===================
-A JSON object, mode 0600. Values whose names look secret are ``***``. A share that is not known (yet) is missing or
-null; readers ignore keys that they do not know.
+
+The file is a JSON object with mode 0600. Values whose names look secret are ``***``. A share is one group of facts,
+such as ``git``. If a share is not known, or not known yet, it is missing or null. Readers ignore keys that they do not
+know.
 
 ``format``
     1.
 ``complete``
-    Whether every share has been collected. A job that ended very soon may lack some; ``pending`` lists them.
+    Whether every share has been collected. A job that ended very soon may lack some shares, which ``pending`` lists.
 ``pending``
-    Names of the shares still to come, in order: ``git``, ``software``, ``machine``, ``packages``, ``data``.
+    The names of the shares that have not been collected yet, in order: ``git``, ``software``, ``machine``,
+    ``packages``, ``data``.
 ``errors``
     ``{share: why it could not be collected}``.
 ``time``
-    When the job was started, seconds since the epoch.
+    When the job was started, in seconds since the epoch.
 ``caller``
-    ``kind``: ``command``, ``notebook``, ``ipython``, ``interactive``; ``argv``: the command line; ``command``: the
-    same, quoted for a shell; ``cwd``; ``script``: ``{path, bytes, mtime_ns, blake2b}`` of the Python file that was run;
-    ``user``; ``hostname``. Of a notebook also ``notebook``: its path, or null where the front end does not tell;
-    ``cell``: the source of the executed cell; ``execution_count``; ``earlier_cells``: ``[[count, source], …]`` of the
-    cells executed before in this kernel, oldest first, up to 256 KiB.
+    * ``kind``: ``command``, ``notebook``, ``ipython`` or ``interactive``.
+    * ``argv``: the command line.
+    * ``command``: the command line, quoted for a shell.
+    * ``cwd``, ``user``, ``hostname``.
+    * ``script``: ``{path, bytes, mtime_ns, blake2b}`` of the Python file that was run.
+    * ``notebook``: the notebook's path, or null if the front end does not provide the path.
+    * ``cell``: the source of the executed cell of the notebook.
+    * ``execution_count``: the number of the executed cell.
+    * ``earlier_cells``: ``[[count, source], …]`` of the cells that were executed before in this kernel, oldest first,
+      up to 256 KiB.
 ``code``
-    Where the user's code came from: the entry point that was taken alone, or the source folder; null without.
+    The source of the user's code: the entry point alone, or the source folder. Null if the job has no code.
 ``python``
     ``version``, ``implementation``, ``executable``, ``prefix``.
 ``seeds``
@@ -35,19 +44,28 @@ null; readers ignore keys that they do not know.
 ``environment``
     The caller's variables that change how TensorFlow, Horovod, MPI or Python behave.
 ``git``
-    ``root``, ``commit``, ``branch`` (null when detached), ``remote``, ``dirty``, ``diff``: a patch for ``git apply``
-    from the commit to the working tree, small untracked files included; ``diff_truncated``: why it is not whole, or
-    null; ``untracked_left_out``: untracked files that were too large for it. Null outside a repository.
+    The value is null outside a repository.
+
+    * ``root``, ``commit``, ``remote``, ``dirty``.
+    * ``branch``: the branch, or null if the head is detached.
+    * ``diff``: a patch for ``git apply`` from the commit to the working tree, including small untracked files.
+    * ``diff_truncated``: the reason why the patch is incomplete, or null.
+    * ``untracked_left_out``: the untracked files that were too large for the patch.
 ``software``
-    Versions of TensorFlow, Horovod, OpenMPI … and of fleetfit; none is imported for it.
+    The versions of TensorFlow, Horovod, OpenMPI … and of fleetfit. The versions are read without importing the
+    packages.
 ``machine``
     ``platform``, ``kernel``, ``cpu``, ``cores``, ``memory_bytes``, ``gpus``.
 ``packages``
-    ``freeze``: the installed packages as pip's requirements; ``python``: of which interpreter.
+    * ``freeze``: the installed packages as pip's requirements.
+    * ``python``: the interpreter that has the packages.
 ``data``
-    For each local channel: ``path``, ``files`` (count), ``bytes``, ``digest``: a digest over all names, sizes and
-    contents; ``hashed_bytes``: of how much the content was read; ``entries``: ``[name, bytes, mtime_ns,
-    blake2b or null]`` of the first files.
+    The facts about each local channel:
+
+    * ``path``, ``files`` (the number of files), ``bytes``.
+    * ``digest``: a digest over all names, sizes and contents.
+    * ``hashed_bytes``: the number of bytes of content that were read.
+    * ``entries``: ``[name, bytes, mtime_ns, blake2b or null]`` of the first files.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ def main(arguments: list[str]) -> int:
     """Collect the provenance for a record. The path of the record must be the only argument.
 
     Returns:
-        The exit code: 0 on success; 1 if the provenance cannot be written; 2 if the command line is invalid.
+        The exit code: 0 on success, 1 if the provenance cannot be written, or 2 if the command line is invalid.
     """
     if len(arguments) != 1:
         print("usage: python -m estimators.records.provenance RECORD", file=sys.stderr)

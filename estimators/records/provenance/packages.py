@@ -1,4 +1,4 @@
-"""Which packages an environment has, as pip's requirements. Nothing that is listed is imported; pip is not needed."""
+"""List the packages of an environment, as pip's requirements. The packages are not imported, and pip is not needed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ DISTRIBUTIONS = (
 
 @functools.cache
 def folders_of(executable: str) -> list[str]:
-    """Return the folders of a Python's packages, by asking it; this one knows them.
+    """Return the folders of a Python interpreter's packages.
+
+    The interpreter is started for this purpose unless it is the interpreter of this process.
 
     Raises:
-        OSError: it cannot be started.
-        subprocess.SubprocessError: it fails or does not answer in time.
-        ValueError: its answer makes no sense.
+        OSError: the interpreter cannot be started.
+        subprocess.SubprocessError: the interpreter fails or takes more than 30 s.
+        ValueError: the interpreter's answer cannot be parsed.
     """
     if executable == sys.executable:
         return site_folders()
@@ -62,16 +64,19 @@ def listing(python: str = sys.executable) -> dict[str, Any]:
     """Return the ``packages`` share of an interpreter.
 
     Raises:
-        OSError: ``python`` cannot be started; see also :func:`folders_of`.
+        OSError: ``python`` cannot be started. See :func:`folders_of` for the other errors.
     """
     return {"python": python, "freeze": freeze(folders_of(python))}
 
 
 def freeze(folders: list[str]) -> list[str]:
-    """Return the installed packages as sorted requirements, with direct URLs and editable installs.
+    """Return the installed packages as requirements, sorted by name. pip is omitted.
+
+    Direct URLs and editable installs are included.
 
     Args:
-        folders: The site-packages folders, in the order of ``sys.path``: of two packages of a name, the first counts.
+        folders: The site-packages folders, in the order of ``sys.path``. If a package is in several folders, the first
+            folder counts.
     """
     found: dict[str, str] = {}
     for one in metadata.distributions(path=folders):

@@ -1,4 +1,4 @@
-"""Turn a job's provenance into the commands that run it again, or into its Python."""
+"""Convert a job's provenance to the commands that run the job again, or to a script with the notebook's cells."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from estimators.job.redaction import MASK
 
 
 def session(facts: Mapping[str, Any]) -> str:
-    """Return the notebook's cells up to the one that started the job, as a script; empty for other jobs.
+    """Return the cells of the notebook, up to the cell that started the job, as a script. Return an empty text for
+    other jobs.
 
     Args:
         facts: The contents of ``provenance.json``.
@@ -95,7 +96,7 @@ def _environment(facts: Mapping[str, Any]) -> list[str]:
         lines[0] += f", {', '.join(versions)}"
     if not packages.get("freeze"):
         return [*lines, "# The packages are not on record."]
-    # Horovod's wheel is built for the environment; the index has none.
+    # Horovod's wheel is built for the environment. The package index has no such wheel.
     plain = [line for line in packages["freeze"] if not line.startswith("horovod")]
     lines += _file("cat > requirements-rerun.txt", "\n".join(plain))
     lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
@@ -107,7 +108,7 @@ def _environment(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _file(command: str, text: str) -> list[str]:
-    """Return the lines of a command that reads a text."""
+    """Return the lines of a shell command whose standard input is a text."""
     end = "END"
     while end in text:
         end += "_"

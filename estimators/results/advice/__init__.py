@@ -1,1 +1,1 @@
-"""A cost model, its calibration by a short run, and the best strategy: :func:`estimators.planning.recommend`."""
+"""Recommend a strategy (:func:`estimators.planning.recommend`), with a cost model that a short run calibrates."""

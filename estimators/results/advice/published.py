@@ -1,4 +1,4 @@
-"""Models whose sizes are published: parameters and the largest layers follow from the papers' architectures."""
+"""List models whose sizes are published. The numbers of parameters follow from the architectures in the papers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _FLOAT = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """A model as published.
+    """A model with published numbers.
 
     Attributes:
-        name: What it is called.
-        parameters: How many.
-        largest: Those of its largest layer.
-        tensors: How many trainable variables.
+        name: The model's name.
+        parameters: The number of parameters.
+        largest: The number of parameters in the largest layer.
+        tensors: The number of trainable variables.
     """
 
     name: str
@@ -26,7 +26,12 @@ class KnownModel:
     tensors: int
 
     def workload(self, *, compute_s: float, batch_size: int = 64) -> Workload:
-        """Return a step of it."""
+        """Return the workload of a step of the model.
+
+        Args:
+            compute_s: The time that one process computes in a step, in seconds.
+            batch_size: The number of records in one process's part of a step.
+        """
         return Workload(
             compute_s=compute_s,
             gradient_bytes=self.parameters * _FLOAT,

@@ -55,14 +55,16 @@ class Candidate:
 
 
 class Recommended(abc.ABC):
-    """What a recommendation shows: what to take, the reasons, and a table of what was considered."""
+    """The base class of recommendations. A recommendation shows the choice, the reasons, and a table of the
+    alternatives.
+    """
 
     reasons: tuple[str, ...]
 
     @property
     @abc.abstractmethod
     def title(self) -> str:
-        """What is recommended, in a line."""
+        """Return the recommended choice as one line of text."""
 
     @abc.abstractmethod
     def rows(self) -> list[list[str]]:
@@ -99,7 +101,7 @@ class Recommendation(Recommended):
 
     @property
     def title(self) -> str:
-        """The recommended strategy and hosts."""
+        """Return the recommended strategy and hosts as one line of text."""
         return self.choice.title
 
     @property

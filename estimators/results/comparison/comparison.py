@@ -57,7 +57,12 @@ class Spread:
         return cls(statistics.median(known), min(known), max(known), len(known)) if known else None
 
     def text(self, unit: str = "") -> str:
-        """Return ``12 (11 – 13)``, or the value alone where there is one; the units are those of ``quantity_text``."""
+        """Return a text such as ``12 (11 – 13)``. Return only the median if there is one value, or if all values are
+        equal.
+
+        Args:
+            unit: The unit of the numbers, as for ``quantity_text``.
+        """
         median, low, high = (quantity_text(value, unit) for value in (self.median, self.low, self.high))
         return median if self.count == 1 or low == high else f"{median} ({low} – {high})"
 
@@ -96,11 +101,15 @@ class Group:
 
     @functools.cached_property
     def summaries(self) -> tuple[dict[str, Any], ...]:
-        """The rows of the completed runs."""
+        """Return the summaries of the completed runs."""
         return tuple(result.summary() for result in self.completed)
 
     def spread(self, name: str) -> Spread | None:
-        """Return a number of the runs' summaries, over the completed runs."""
+        """Return the spread of a number over the completed runs. Return None if no run has the number.
+
+        Args:
+            name: The name of the number in a run's summary.
+        """
         return Spread.of(row.get(name) for row in self.summaries)
 
 
@@ -108,8 +117,8 @@ class Column(NamedTuple):
     """A column of the table.
 
     Attributes:
-        title: What it says at its head.
-        name: Which number of a run's summary it has.
+        title: The heading of the column.
+        name: The name of the number in a run's summary.
         unit: The number's unit, as for ``quantity_text``.
     """
 
@@ -118,7 +127,7 @@ class Column(NamedTuple):
     unit: str = ""
 
 
-#: The columns beside those of the metrics, which come after the first.
+#: The columns besides the metrics. The columns of the metrics stand after the first of these columns.
 _COLUMNS = (
     Column("samples/s", "samples_per_second"),
     Column("total", "seconds", "s"),
@@ -219,7 +228,10 @@ class Comparison:
         return Spread(mine.median / unit, mine.low / unit, mine.high / unit, mine.count)
 
     def spread(self, group: Group, column: Column) -> Spread | None:
-        """Return a group's numbers of a column."""
+        """Return the spread of a column's number over a group's completed runs.
+
+        Return None if no run has the number.
+        """
         if column.name == "cost":
             return Spread.of(self.cost(result) for result in group.completed)
         return group.spread(column.name)
@@ -302,9 +314,9 @@ class Comparison:
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
     def metrics(self) -> pandas.DataFrame:
-        """Return every value of every metric of every run.
+        """Return a data frame with every value of every metric of every run.
 
-        The columns are those of ``Result.metrics()``, and ``group`` and ``job``.
+        The columns are the columns of ``Result.metrics()``, and ``group`` and ``job``.
         """
         import pandas
 

@@ -67,5 +67,5 @@ class Plot:
         return buffer.getvalue()
 
 
-#: The plots of a comparison, each drawn by the module of its name.
+#: The plots of a comparison. A module with the plot's name draws each plot.
 KINDS = ("curves", "throughput", "phases", "scaling", "steps")

@@ -94,14 +94,24 @@ def nothing(title: str, text: str) -> Plot:
 
 
 def bar(axes: Axes, place: int, left: float, width: float, colour: str, hatch: str | None, name: str) -> None:
-    """Draw a part of a bar that has several parts, from ``left`` on; a name that begins with ``_`` has no legend."""
+    """Draw one part of a bar that consists of several parts.
+
+    Args:
+        axes: The axes of the plot.
+        place: The number of the bar.
+        left: The left end of the part.
+        width: The length of the part.
+        colour: The colour of the part.
+        hatch: The hatch pattern, or None.
+        name: The text in the legend. A name that begins with ``_`` is not shown in the legend.
+    """
     axes.barh(
         place, width, left=left, height=0.62, color=colour, hatch=hatch, edgecolor="white", linewidth=0.4, label=name
     )
 
 
 def name_rows(axes: Axes, names: Sequence[str], x: str) -> None:
-    """Name the bars of a plot, the first on top, and what their lengths are."""
+    """Set the names of a plot's bars, from top to bottom, and the label of the horizontal axis."""
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.45, -0.55)
     axes.grid(False, axis="y")

@@ -1,4 +1,4 @@
-"""The S3 server as a process: ``python -m estimators.service.s3``, with its keys in the environment."""
+"""The S3 server as a process: ``python -m estimators.service.s3``. Its keys are read from the environment."""
 
 from __future__ import annotations
 
@@ -15,14 +15,18 @@ from estimators.service.settings import Keys
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Serve until SIGTERM, and return the exit code."""
+    """Serve until SIGTERM or SIGINT arrives.
+
+    Raises:
+        SystemExit: the server cannot start.
+    """
     parser = argparse.ArgumentParser(prog="estimators.service.s3")
     parser.add_argument("--folder", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args(argv)
     keys = Keys(os.environ.pop(KEY), os.environ.pop(SECRET))
     ends = (signal.SIGTERM, signal.SIGINT)
-    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # for sigwait()
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # required by sigwait()
     try:
         with serving(arguments.port, Path(arguments.folder), keys) as endpoint:
             print(f"serving at {endpoint}", flush=True)

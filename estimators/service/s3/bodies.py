@@ -1,4 +1,4 @@
-"""Read the content of a request as a stream, also where it is in AWS's chunks."""
+"""Read the content of a request as a stream, including content in AWS's chunks."""
 
 from __future__ import annotations
 
@@ -20,15 +20,17 @@ def stream(pieces: Iterator[bytes], *, in_chunks: bool) -> BinaryIO:
     """Return a stream of a request's content.
 
     Args:
-        pieces: The content as it comes. Their errors are the stream's.
-        in_chunks: Whether the content is in AWS's chunks: then a chunk that breaks off is a ServiceError of the stream.
+        pieces: An iterator of the content's parts, in the order in which the parts are received. The stream raises the
+            errors of the iterator.
+        in_chunks: Whether the content is in AWS's chunks. If so, the stream raises ServiceError for an incomplete
+            chunk.
     """
     plain = io.BufferedReader(_Pieces(pieces))
     return io.BufferedReader(_Pieces(_without_chunks(plain))) if in_chunks else plain
 
 
 class _Pieces(io.RawIOBase):
-    """Read pieces of any size as one stream."""
+    """A stream that reads pieces of any size from an iterator."""
 
     def __init__(self, pieces: Iterator[bytes]) -> None:
         self._pieces = pieces
@@ -51,7 +53,13 @@ class _Pieces(io.RawIOBase):
 
 
 def _without_chunks(source: BinaryIO) -> Iterator[bytes]:
-    """Yield what is in AWS's chunks: ``size[;signature]``, so many bytes, …, one of size 0, and trailers."""
+    """Yield the content of AWS's chunks.
+
+    Each chunk begins with a line ``size[;signature]``. The last chunk has size 0, and is followed by trailers.
+
+    Raises:
+        ServiceError: a chunk is incomplete.
+    """
     while left := _size(source.readline(_LINE_LIMIT)):
         while left:
             data = source.read(min(left, 1 << 16))

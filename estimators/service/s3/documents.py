@@ -1,4 +1,4 @@
-"""Reads and writes the XML of requests and answers."""
+"""Read and write the XML of requests and answers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,10 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 
 
 def write(root: Node, namespace: bool = True) -> bytes:
-    """Return a document as XML; characters that XML forbids are replaced, unless the client requests URL encoding."""
+    """Return a document as XML. Characters that XML forbids are replaced.
+
+    The caller has already encoded such characters if the client requests URL encoding.
+    """
     element = _element(root)
     if namespace:
         element.set("xmlns", _NAMESPACE)
@@ -30,7 +33,7 @@ def write(root: Node, namespace: bool = True) -> bytes:
 
 
 def read(data: bytes) -> ET.Element:
-    """Return a document's root, with tag names without namespace.
+    """Return the root of a document. The names of tags are without namespace.
 
     Raises:
         ServiceError: the data is not an XML document.
@@ -45,7 +48,7 @@ def read(data: bytes) -> ET.Element:
 
 
 def text_of(element: ET.Element, name: str) -> str | None:
-    """Return the text of a child; None without such a child."""
+    """Return the text of a child element. Return None if the element has no such child."""
     child = element.find(name)
     return None if child is None else child.text or ""
 
@@ -58,18 +61,22 @@ def malformed() -> ServiceError:
 
 
 def seconds(nanoseconds: int) -> float:
-    """Return a file's time in seconds, limited to the years 1970 to 9999, because files may have any time."""
+    """Return a file's time in seconds. Times before 1970 or after 9999 are replaced by the nearest valid time."""
     return min(max(nanoseconds // 1_000_000 / 1000, 0), _LATEST)
 
 
 def time(nanoseconds: int) -> str:
-    """Return a time in the form of S3's documents."""
+    """Return a time in the form that S3's documents use.
+
+    Args:
+        nanoseconds: The time in nanoseconds since 1970.
+    """
     moment = datetime.datetime.fromtimestamp(seconds(nanoseconds), tz=datetime.timezone.utc)
     return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 def coded(text: str, coding: str) -> str:
-    """Return a key for a list, URL-encoded if ``coding`` is ``url``."""
+    """Return a key as it is written in a list: URL-encoded if ``coding`` is ``url``, otherwise unchanged."""
     return urllib.parse.quote(text, safe="/-_.~*") if coding == "url" else text
 
 

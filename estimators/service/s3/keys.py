@@ -1,10 +1,12 @@
-"""Maps objects to files, and lists the objects of a bucket.
+"""Map objects to files, and list the objects of a bucket.
 
-An object is normally the file with its key's name in its bucket's folder. Some keys cannot be file names: ``a`` and
-``a/b`` at the same time, and ``in/``, ``a//b``, ``../x`` and names of more than 255 bytes. These objects are stored
-apart: in an own folder in the bucket, each in a folder named by the hash of its key, with the key in a separate file. A
-file with the key's name takes precedence: if a user adds one, it replaces the object; if the user removes it, the
-object that is stored apart is visible again.
+An object is normally a file in the bucket's folder, and the key is the file's name. Some keys cannot be file names:
+``a`` and ``a/b`` at the same time, ``in/``, ``a//b``, ``../x`` and names of more than 255 bytes. These objects are
+stored apart, in a private folder of the server in the bucket. Each of these objects has a folder, which is named by the
+hash of the key. The key itself is in a separate file.
+
+A file with the key's name takes precedence. If a user adds such a file, the file replaces the object that is stored
+apart. If the user removes the file, that object is visible again.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _placing = threading.Lock()
 
 
 def bucket_of(folder: Path, name: str) -> Bucket | None:
-    """Return a bucket by its name; None if it does not exist, or is a link."""
+    """Return a bucket by its name. Return None if the bucket does not exist or is a link."""
     if not name or name.startswith(".") or "/" in name or "\0" in name or len(os.fsencode(name)) > _NAME_LIMIT:
         return None
     place = folder / name
@@ -61,7 +63,7 @@ def no_such_bucket() -> ServiceError:
 
 
 def behind(prefix: str) -> str:
-    """Return a text that sorts after all keys with a prefix."""
+    """Return a text that sorts after all keys that begin with a prefix."""
     return prefix + _LAST
 
 
@@ -72,7 +74,7 @@ class Bucket:
         folder: The bucket's folder, which must not be a link.
 
     Raises:
-        ServiceError: one of the server's own folders in it is a link.
+        ServiceError: one of the server's private folders in the bucket is a link.
     """
 
     def __init__(self, folder: str | os.PathLike[str]) -> None:
@@ -85,7 +87,7 @@ class Bucket:
                 raise denied(f"{own} is a symbolic link; links are not followed. Remove it.")
 
     def find(self, key: str) -> Path | None:
-        """Return the file of an object; None if it does not exist. Links are not objects."""
+        """Return the file of an object. Return None if the object does not exist. Links are not objects."""
         path = self._file(key)
         if path is not None and _is_file(path) and self._is_inside(path.parent):
             return path
@@ -94,7 +96,7 @@ class Bucket:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the bucket, so that no other thread or server places or deletes objects meanwhile."""
+        """Lock the bucket, so that no other thread or server places or deletes objects during a ``with`` block."""
         try:
             descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except FileNotFoundError:
@@ -108,7 +110,11 @@ class Bucket:
             os.close(descriptor)
 
     def stage(self) -> tuple[Path, BinaryIO]:
-        """Create a new file for :meth:`place` or :meth:`discard`; it is locked while it is being written."""
+        """Create a new file for :meth:`place` or :meth:`discard`. The file is locked while it is being written.
+
+        Returns:
+            The path of the file, and the open file.
+        """
         path = self.own / f"new-{uuid.uuid4().hex}"
 
         def begin() -> BinaryIO:
@@ -120,11 +126,11 @@ class Bucket:
         return path, self.within(self.own, begin)
 
     def within(self, folder: Path, write: Callable[[], _T]) -> _T:
-        """Create a folder and write into it; repeat this if a concurrent deletion removes the empty folder.
+        """Create a folder and write into it. If a concurrent deletion removes the empty folder, repeat this.
 
         Raises:
-            ServiceError: a link leads out of the bucket.
-            FileExistsError, NotADirectoryError: a file is in the way.
+            ServiceError: a link leads out of the bucket, or the folder was removed too often.
+            FileExistsError, NotADirectoryError: a file has the folder's path, or the path of one of its parents.
         """
         for _ in range(_TRIES):
             if not self.folder.is_dir():
@@ -161,13 +167,15 @@ class Bucket:
             self._remove_apart(key)
 
     def discard(self, staged: Path) -> None:
-        """Remove a staged file, if it still exists."""
+        """Remove a staged file if the file still exists."""
         with contextlib.suppress(FileNotFoundError):
             staged.unlink()
         self.tidy()
 
     def delete(self, key: str) -> None:
-        """Remove an object, if it exists, and folders that are empty then. Call this while :meth:`locked`."""
+        """Remove an object if it exists, and all parent folders that are then empty. Call this while the bucket is
+        :meth:`locked`.
+        """
         path = self._file(key)
         if path is not None and _is_file(path) and self._is_inside(path.parent):
             with contextlib.suppress(FileNotFoundError):
@@ -179,12 +187,12 @@ class Bucket:
         self.tidy()
 
     def tidy(self) -> None:
-        """Remove the server's own folders if they are empty."""
+        """Remove the server's private folders from the bucket if these folders are empty."""
         for own in (self._apart, self.uploads, self.own):
             _remove_empty(own)
 
     def sweep(self) -> None:
-        """Remove incomplete files of servers that were killed."""
+        """Remove incomplete files that remain from servers that were killed."""
         for path in self.own.glob("new-*"):
             if _STAGED.fullmatch(path.name):
                 with contextlib.suppress(OSError), open(path, "r+b") as file:
@@ -200,16 +208,16 @@ class Bucket:
         self.tidy()
 
     def walk(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the keys with a prefix that sort after a given key, in S3's order, which is that of UTF-8.
+        """Yield the keys with a prefix that sort after a given text, in S3's order (that of UTF-8).
 
         Args:
             prefix: The prefix of the keys.
-            after: Only keys, and common prefixes, that sort after this text.
-            delimiter: Keys that contain the delimiter after the prefix are combined to a common prefix that ends with
-                the delimiter.
+            after: The text after which the yielded keys and common prefixes sort.
+            delimiter: The delimiter of common prefixes. Keys that contain the delimiter after the prefix are combined
+                to a common prefix, which ends with the delimiter. If empty, no keys are combined.
 
         Yields:
-            Pairs: a key or a common prefix, and whether it is a common prefix.
+            A key or a common prefix, and whether it is a common prefix.
         """
         files = self._files_below(self.folder, "", prefix, after, delimiter)
         last = None
@@ -222,7 +230,7 @@ class Bucket:
                 yield rolled, True
 
     def _file(self, key: str) -> Path | None:
-        """Return the file with the key's name; None if the key cannot be a file name."""
+        """Return the file with the key's name. Return None if the key cannot be a file name."""
         parts = key.split("/")
         if any(part in ("", ".", "..") or "\0" in part or part.startswith(OWN) for part in parts):
             return None
@@ -235,11 +243,13 @@ class Bucket:
         return self._apart / hashlib.sha256(key.encode("utf-8")).hexdigest()
 
     def _is_inside(self, folder: Path) -> bool:
-        """Return whether no link is on the path from the bucket to a folder, as far as it exists."""
+        """Return whether the path from the bucket to a folder contains no link. Only the existing part of the path is
+        examined.
+        """
         return os.path.realpath(folder) == os.fspath(folder)
 
     def _place_file(self, staged: Path, path: Path) -> bool:
-        """Move a staged file to its place; return False if other files or the file system make that impossible."""
+        """Move a staged file to its path. Return False if another file or the file system makes this impossible."""
         try:
             self.within(path.parent, lambda: _move(staged, path))
         except (FileExistsError, NotADirectoryError, IsADirectoryError):
@@ -270,7 +280,10 @@ class Bucket:
         shutil.rmtree(place, ignore_errors=True)
 
     def _files_below(self, folder: Path, base: str, prefix: str, after: str, delimiter: str) -> Iterator[str]:
-        """Yield the keys of a folder's files, sorted; only one key for each folder that becomes a common prefix."""
+        """Yield the keys of a folder's files, sorted.
+
+        For a folder that becomes a common prefix, only one key is yielded.
+        """
         found = []
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
@@ -304,7 +317,7 @@ class Bucket:
 
 
 def _move(staged: Path, path: Path) -> None:
-    """Move a file atomically, with its attributes; also to another mounted file system."""
+    """Move a file atomically, with its attributes. The target may be on another mounted file system."""
     try:
         os.replace(staged, path)
     except OSError as error:
@@ -319,7 +332,7 @@ def _move(staged: Path, path: Path) -> None:
 
 
 def _age(path: Path) -> float:
-    """Return for how many seconds a file has not changed; 0 if it does not exist."""
+    """Return the time since a file was last changed, in seconds. Return 0 if the file does not exist."""
     try:
         return time.time() - path.stat().st_mtime
     except OSError:

@@ -1,9 +1,10 @@
-"""The content and metadata of objects: ETag, type and the user's own metadata.
+"""The content and metadata of objects: ETag, content type and the user's metadata.
 
-The metadata is stored in an extended attribute of the file, and is valid as long as the file's size and time are
-unchanged: a file that was changed, or not written by the server, is another object. The MD5 of such a file is computed
-on request if it is small. The ETag of a large one is not an MD5, like that of a multipart upload: it is computed from
-size and time. On file systems without extended attributes, the metadata is kept in memory.
+The metadata is stored in an extended attribute of the file. The metadata is valid as long as the file's size and time
+are unchanged. A file that was changed, or that was not written by the server, is a different object. The MD5 of such a
+file is computed on request if the file is small. If the file is large, its ETag is computed from size and time. Like
+the ETag of a multipart upload, such an ETag is not an MD5. On file systems without extended attributes, the metadata is
+kept in memory.
 """
 
 from __future__ import annotations
@@ -60,10 +61,10 @@ class Described:
     """The metadata of an object.
 
     Attributes:
-        size: The size, in bytes.
+        size: The size in bytes.
         modified: The time of the last write, in nanoseconds since 1970.
         etag: The ETag, without quotes.
-        headers: Type, metadata and the like, by lower-case names.
+        headers: The headers that belong to the object, such as content type and user metadata, by lower-case names.
     """
 
     size: int
@@ -96,7 +97,7 @@ _Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
 
 
 def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a request that belong to its object.
+    """Return the headers of a request that are stored with the object.
 
     Raises:
         ServiceError: the user metadata exceeds S3's limit.
@@ -126,7 +127,9 @@ def describe(file: BinaryIO, key: str) -> Described:
 
 
 def glance(path: Path, key: str) -> Described | None:
-    """Return the metadata of an object for a list, even if the object cannot be read; None if it is gone."""
+    """Return the metadata of an object for a list, even if the object cannot be read. Return None if the object was
+    deleted.
+    """
     try:
         with _open(path) as file:
             return describe(file, key)
@@ -150,16 +153,16 @@ def _with_type(described: Described, key: str) -> Described:
 
 
 def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: str) -> str:
-    """Write a request's content into a file, and verify its checksums.
+    """Write a request's content into a file, and verify the content's checksums.
 
     Args:
         body: The content.
-        file: The file.
+        file: The file to write to.
         headers: The request's headers, which may contain checksums.
-        digest: The signed SHA-256 of the content; another text is not compared.
+        digest: The signed SHA-256 of the content. A text that is not a SHA-256 is ignored.
 
     Returns:
-        The MD5 of the content, in hex.
+        The MD5 of the content, in hexadecimal form.
 
     Raises:
         ServiceError: a checksum does not match.
@@ -192,14 +195,15 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
 def staged(
     bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
 ) -> Iterator[tuple[Path, Described]]:
-    """Write a file that becomes an object or a part; it is removed afterwards unless the caller moves it.
+    """Write a file that becomes an object or a part. At the end of the ``with`` block, the file is removed if it was
+    not moved.
 
     Args:
         bucket: The object's bucket.
         key: The object's key.
-        write: Writes the content; returns its ETag and its headers.
+        write: A function that writes the content, and returns the ETag and the headers.
 
-    Returns:
+    Yields:
         The path of the file, and its metadata.
     """
     path, file = bucket.stage()
@@ -214,7 +218,7 @@ def staged(
 
 
 def copy(source: BinaryIO, target: BinaryIO, start: int, count: int) -> None:
-    """Append a part of a file to another, within the kernel if possible."""
+    """Append a part of a file to another file, within the kernel if possible."""
     target.flush()
     while count:
         try:
@@ -254,7 +258,7 @@ def _no_such_key() -> ServiceError:
 
 
 def digest_of(file: BinaryIO) -> str:
-    """Return the MD5 of an open file, in hex."""
+    """Return the MD5 of an open file, in hexadecimal form."""
     file.flush()
     found = hashlib.md5(usedforsecurity=False)
     start = 0
@@ -290,7 +294,7 @@ def _decoded(text: str, name: str) -> bytes:
 
 
 def _read(number: int, state: os.stat_result) -> Described | None:
-    """Return the stored metadata of a file, if it is still valid; else None."""
+    """Return the stored metadata of a file. Return None if there is no metadata or it is no longer valid."""
     try:
         noted = os.getxattr(number, _ATTRIBUTE)
     except OSError:
@@ -306,11 +310,19 @@ def _read(number: int, state: os.stat_result) -> Described | None:
 def _note(
     number: int, state: os.stat_result, etag: str, headers: Mapping[str, str], *, ours: bool = False
 ) -> Described:
-    """Store the metadata of a file. For ``ours``, the file itself must store it if the file system can.
+    """Store the metadata of a file, in the file or in memory.
+
+    Args:
+        number: The descriptor of the file.
+        state: The state of the file.
+        etag: The ETag of the file.
+        headers: The headers that belong to the object.
+        ours: Whether to raise an error if the disk cannot store the metadata. If False, the metadata is stored in
+            memory instead.
 
     Raises:
         ServiceError: the metadata is too large.
-        OSError: the disk has no space for the metadata.
+        OSError: the metadata cannot be written to the disk, for example because the disk is full.
     """
     described = Described(state.st_size, state.st_mtime_ns, etag, headers)
     noted = json.dumps(dataclasses.asdict(described), ensure_ascii=False).encode("utf-8", "surrogatepass")

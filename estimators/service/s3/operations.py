@@ -1,4 +1,4 @@
-"""Selects the S3 operation for a request, and carries it out."""
+"""Select the S3 operation for a request, and execute the operation."""
 
 from __future__ import annotations
 
@@ -82,10 +82,10 @@ class Operations:
         }
 
     def respond(self, request: Request) -> Reply:
-        """Carry out the operation of a request.
+        """Execute the operation of a request.
 
         Raises:
-            ServiceError: the request fails; the error has the reason.
+            ServiceError: the request fails. The error has the reason.
             OSError: a file cannot be read or written.
         """
         level = "object" if request.key else "bucket" if request.bucket else "service"
@@ -109,7 +109,7 @@ class Operations:
         return found(request)
 
     def sweep(self) -> None:
-        """Remove incomplete files of servers that were killed."""
+        """Remove incomplete files that remain from servers that were killed."""
         with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
@@ -324,7 +324,7 @@ class Operations:
         return requests.document(("DeleteResult", answers))
 
     def _delete_one(self, bucket: Bucket, key: str, asked: ET.Element) -> None:
-        """Delete one of several objects, if it matches the given ETag and version."""
+        """Delete one of several objects. Raise an error if the object does not match the given ETag or version."""
         requests.check_key(key)
         for name in ("LastModifiedTime", "Size"):
             if documents.text_of(asked, name) is not None:
@@ -344,7 +344,7 @@ class Operations:
         return requests.document(("Tagging", [("TagSet", [])]))
 
     def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
-        """Write the object of a request, if its conditions hold at that time."""
+        """Write the object of a request, if the request's conditions hold when the object is placed."""
         bucket = self._bucket(request.bucket)
         conditional = any(name in request.headers for name in ("if-match", "if-none-match"))
         with objects.staged(bucket, request.key, write) as (staged, described):
@@ -355,7 +355,7 @@ class Operations:
         return described
 
     def _source(self, request: Request) -> BinaryIO:
-        """Open the source of a copy."""
+        """Open the source object of a copy."""
         place, _, version = request.headers["x-amz-copy-source"].partition("?")
         name, key = requests.split(place)
         if not name or not key or version not in ("", "versionId=null"):
@@ -485,7 +485,7 @@ def _described(bucket: Bucket, key: str) -> Described | None:
 
 
 def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> documents.Node | None:
-    """Return the entry of a key in a list; None if the object is gone."""
+    """Return the entry of a key in a list. Return None if the object was deleted."""
     if is_prefix:
         return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
     path = bucket.find(name)
@@ -512,7 +512,7 @@ def _copied(stored: Described) -> list[documents.Node]:
 
 
 def _only_newer(headers: Mapping[str, str]) -> bool:
-    """Return whether the failed condition only means that the client already has the object."""
+    """Return whether the failed condition means that the client already has the object."""
     return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
 
 
@@ -525,7 +525,12 @@ def _as_header(name: str, value: str) -> str:
 
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
-    """Return start and length of the first part of an object with a single part; None for an empty object."""
+    """Return the start and the length of the first part of an object with a single part. Return None for an empty
+    object.
+
+    Raises:
+        ServiceError: the object has several parts, or another part is requested.
+    """
     if "-" in described.etag and not described.etag.endswith("-1"):
         raise ServiceError("NotImplemented", "fleetfit's S3 server does not send single parts of objects.", 501)
     if request.query["partNumber"] != "1":

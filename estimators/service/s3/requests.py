@@ -28,12 +28,12 @@ class Request:
 
     Attributes:
         method: The HTTP method.
-        bucket: The bucket's name; empty for the list of buckets.
-        key: The key; empty for the bucket itself.
-        query: The parameters.
+        bucket: The bucket's name. Empty for the list of buckets.
+        key: The key of the object. Empty for the bucket itself.
+        query: The parameters of the query.
         headers: The headers, by lower-case names.
-        body: The content.
-        digest: The signed digest of the content, or how the content is signed.
+        body: The content of the request.
+        digest: The signed digest of the content, or a keyword for how the content is signed.
         region: The region in the signature.
     """
 
@@ -47,10 +47,10 @@ class Request:
     region: str
 
     def document(self) -> bytes:
-        """Read the whole content.
+        """Read the whole content of the request.
 
         Raises:
-            ServiceError: the content is too long.
+            ServiceError: the content is too long, or differs from the signed content.
         """
         data = bytearray()
         while chunk := self.body.read(1 << 16):
@@ -62,10 +62,10 @@ class Request:
         return bytes(data)
 
     def number(self, name: str, default: int, least: int, most: int) -> int:
-        """Return a numeric parameter, limited to ``most``.
+        """Return a numeric parameter. A number above ``most`` is replaced by ``most``.
 
         Raises:
-            ServiceError: the parameter is not a number, or too small.
+            ServiceError: the parameter is not a number, or is below ``least``.
         """
         text = self.query.get(name) or str(default)
         if not re.fullmatch(r"\d{1,9}", text, re.ASCII) or not least <= int(text):
@@ -79,11 +79,11 @@ class Reply:
 
     Attributes:
         status: The HTTP status.
-        headers: Headers, by lower-case names, without the content's length.
+        headers: The headers except Content-Length, by lower-case names.
         content: The content, if ``file`` is None.
-        file: The file to send; the sender closes it.
+        file: The file to send. The sender closes the file.
         start: The offset in the file of the first byte to send.
-        count: How many bytes of the file to send.
+        count: The number of bytes of the file to send.
     """
 
     status: int = 200
@@ -110,7 +110,7 @@ def split(path: str) -> tuple[str, str]:
 
 
 def parameters(query: str) -> dict[str, str]:
-    """Return the parameters of a query; of several with the same name, the first counts."""
+    """Return the parameters of a query. If a name is repeated, its first value is used."""
     found: dict[str, str] = {}
     for name, value in urllib.parse.parse_qsl(query, keep_blank_values=True):
         found.setdefault(name, value)
@@ -118,7 +118,7 @@ def parameters(query: str) -> dict[str, str]:
 
 
 def check_key(key: str) -> None:
-    """Raise an error if a key is too long.
+    """Check that a key is not too long.
 
     Raises:
         ServiceError: the key is too long.
@@ -128,12 +128,12 @@ def check_key(key: str) -> None:
 
 
 def document(root: documents.Node) -> Reply:
-    """Return an answer with an XML document."""
+    """Return an answer that contains an XML document."""
     return Reply(headers={"content-type": "application/xml"}, content=documents.write(root))
 
 
 def object_headers(described: Described) -> dict[str, str]:
-    """Return the headers for answers about an object."""
+    """Return the headers of an answer about an object."""
     return {
         **described.headers,
         "etag": f'"{described.etag}"',
@@ -147,8 +147,8 @@ def check_conditions(headers: Mapping[str, str], described: Described | None, pr
 
     Args:
         headers: The headers of the request.
-        described: The metadata of the object; None if it does not exist.
-        prefix: The prefix of the headers' names, for the source of a copy.
+        described: The metadata of the object. None if the object does not exist.
+        prefix: The prefix of the headers' names, for conditions on the source of a copy.
 
     Raises:
         ServiceError: a condition does not hold.
@@ -171,10 +171,14 @@ def check_conditions(headers: Mapping[str, str], described: Described | None, pr
 
 
 def part_of(text: str | None, size: int) -> tuple[int, int] | None:
-    """Return start and length of a range; None for the whole object.
+    """Return the start and the length of a requested range. Return None for the whole object.
+
+    Args:
+        text: The header of the request that names the range. None if the request has no such header.
+        size: The size of the object in bytes.
 
     Raises:
-        ServiceError: the range is beyond the object.
+        ServiceError: the range is beyond the end of the object.
     """
     match = _RANGE.fullmatch((text or "").strip())
     if match is None or match.group() == "bytes=-":  # another kind of range is ignored, as on S3

@@ -1,4 +1,4 @@
-"""The S3 server as a child process: for ``fleetfit s3``, tests and benchmarks."""
+"""The S3 server as a child process, for ``fleetfit s3``, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import TracebackType
 from container.system import processes
 from estimators.job.errors import BackendError, ConfigurationError
 
-#: The variables of the keys, which every user could read in argv.
+#: The environment variables of the keys. In argv, every user could read the keys.
 KEY, SECRET = "FLEETFIT_S3_KEY", "FLEETFIT_S3_SECRET"
 #: The region for signatures; the server accepts any region.
 REGION = "us-east-1"
@@ -28,13 +28,13 @@ _STARTED = re.compile(rb"serving at (http://\S+)\n")
 
 
 class S3Server:
-    """A running S3 server; a context manager that stops it.
+    """A running S3 server. The object is a context manager, which stops the server at the end of the block.
 
     Args:
-        folder: The folder to serve; created if it does not exist.
-        port: The port; 0 chooses a free one.
-        key: The access key. Default: a new one.
-        secret: The secret key. Default: a new one.
+        folder: The folder to serve. The folder is created if missing.
+        port: The port number. If 0, a free port is chosen.
+        key: The access key. If None, a new key.
+        secret: The secret key. If None, a new key.
         dies_with_us: Whether the server exits when this process is killed.
 
     Raises:
@@ -82,12 +82,12 @@ class S3Server:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the server; 0 after it has ended."""
+        """Return the pid of the server. Return 0 after the server has ended."""
         return self._pid
 
     @property
     def environment(self) -> dict[str, str]:
-        """Return the variables that make boto3, fleetfit and the AWS command line use the server."""
+        """Return the environment variables with which boto3, fleetfit and the AWS command line use the server."""
         return {
             "AWS_ENDPOINT_URL_S3": self.endpoint,
             "AWS_ACCESS_KEY_ID": self.key,
@@ -101,13 +101,13 @@ class S3Server:
         return os.pread(self._log.fileno(), size, 0).decode("utf-8", "replace").replace(self.secret, "***")
 
     def wait(self) -> int:
-        """Wait until the server exits by itself, and return its wait status."""
+        """Wait until the server exits, and return its wait status."""
         _, status = os.waitpid(self._pid, 0)
         self._pid = 0
         return status
 
     def stop(self) -> None:
-        """Stop the server; further calls have no effect."""
+        """Stop the server. Calls after the first have no effect."""
         if self._pid:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self._pid, signal.SIGTERM)

@@ -1,8 +1,8 @@
-"""Verifies S3's signatures: Version 4 in headers or in the URL, and Version 2 in the URL.
+"""Verify S3's signatures: Version 4 in headers or in the URL, and Version 2 in the URL.
 
 Clients that sign URLs for a custom server (`generate_presigned_url()` of boto3) use Version 2 by default. The signature
-of a request covers its content. Signatures of single chunks, for content that is signed during the transfer, are not
-verified, because no third party can change data on the loopback interface.
+of a request covers the request's content. If content is signed during the transfer, each chunk has a signature. These
+signatures are not verified, because no third party can change data on the loopback interface.
 
 Sources: "Authenticating Requests (AWS Signature Version 4)" and "Signing and authenticating REST requests (AWS
 signature version 2)" (Amazon S3's documentation).
@@ -40,8 +40,8 @@ class Signed:
 
     Attributes:
         digest: The signed digest of the content: a SHA-256, or a keyword for how the content is sent.
-        region: The region in the signature; empty without one.
-        headers: The headers, by lower-case names, including those that are parameters of a signed URL.
+        region: The region in the signature. Empty if the signature has no region.
+        headers: The headers, by lower-case names. Headers that are parameters of a signed URL are included.
     """
 
     digest: str
@@ -63,10 +63,10 @@ class _Asked:
     Attributes:
         method: The HTTP method.
         path: The path, as received.
-        query: The parameters, in their order.
+        query: The parameters of the query, in the order in which they were received.
         headers: The headers, by lower-case names.
         keys: The keys for the signature.
-        now: This machine's time, in UTC.
+        now: The time of this machine, in UTC.
     """
 
     method: str
@@ -78,7 +78,7 @@ class _Asked:
 
 
 class _Signer(S3SigV4Auth):
-    """Signs all given headers, and the digest that the request states."""
+    """A signer that signs all given headers, and the digest that the request states."""
 
     def payload(self, request: AWSRequest) -> str:
         digest: str = request.context["digest"]
@@ -89,7 +89,7 @@ class _Signer(S3SigV4Auth):
 
 
 class _AddressSigner(HmacV1QueryAuth):
-    """Signs with a given expiry time."""
+    """A signer that uses a given expiry time."""
 
     def _get_date(self) -> str:
         return str(self._expires)
@@ -106,7 +106,7 @@ def verify(
         query: The query, as received.
         headers: The headers, by lower-case names.
         keys: The keys for the signature.
-        now: This machine's time, in UTC.
+        now: The time of this machine, in UTC.
 
     Raises:
         ServiceError: the request is not signed, or its key, signature or time is not valid.

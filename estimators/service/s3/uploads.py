@@ -1,4 +1,4 @@
-"""Multipart uploads: each is an own folder in the bucket with its description and the received parts."""
+"""Multipart uploads. Each upload has a folder in the bucket, which contains a description and the received parts."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Upload:
         name: The id of the upload.
         key: The key of the object.
         headers: The headers of the object.
-        begun: The time of its beginning, in nanoseconds since 1970.
+        begun: The time at which the upload began, in nanoseconds since 1970.
         folder: The folder of the upload.
     """
 
@@ -59,7 +59,7 @@ class Upload:
     folder: Path
 
     def parts(self) -> list[Part]:
-        """Return the received parts by number; parts of the same number in the order of their arrival."""
+        """Return the received parts, ordered by number. Parts with the same number are in the order of arrival."""
         found = []
         with os.scandir(self.folder) as entries:
             for entry in entries:
@@ -71,7 +71,9 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the upload against concurrent completion: a client that waits too long repeats its request."""
+        """Lock the upload, so that it is not completed twice at once. A client repeats its request if the answer takes
+        too long.
+        """
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             with contextlib.suppress(OSError):  # some file systems have no locks
@@ -82,7 +84,7 @@ class Upload:
 
 
 def begin(bucket: Bucket, key: str, headers: Mapping[str, str]) -> Upload:
-    """Begin an upload."""
+    """Create an upload, and return it."""
     name = uuid.uuid4().hex
     folder = bucket.uploads / name
     upload = Upload(name, key, dict(headers), time.time_ns(), folder)
@@ -118,7 +120,7 @@ def find(bucket: Bucket, name: str, key: str | None = None) -> Upload:
 
 
 def uploads(bucket: Bucket) -> Iterator[Upload]:
-    """Yield the uploads of a bucket, by key and time."""
+    """Yield the uploads of a bucket, ordered by key and time."""
     found = []
     with contextlib.suppress(FileNotFoundError):
         for name in os.listdir(bucket.uploads):
@@ -128,7 +130,10 @@ def uploads(bucket: Bucket) -> Iterator[Upload]:
 
 
 def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
-    """Make a staged file a part. Parts of the same number are all kept: the client selects one at the end."""
+    """Make a staged file a part of an upload.
+
+    All parts with the same number are kept, because the client selects one of them at the end.
+    """
     try:
         os.replace(staged, upload.folder / f"{number:05d}-{etag}")
     except FileNotFoundError:  # the upload has ended meanwhile
@@ -141,11 +146,11 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
 
     Args:
         upload: The upload.
-        wanted: The numbers and ETags of the parts, in ascending order.
-        target: The file.
+        wanted: The numbers and ETags of the parts, ordered by number.
+        target: The file to write to.
 
     Returns:
-        The ETag: the MD5 of the parts' MD5s, and the number of parts.
+        The ETag of the object: the MD5 of the parts' MD5s, and the number of parts.
 
     Raises:
         ServiceError: a part is missing or too small, or the order is wrong.

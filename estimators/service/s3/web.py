@@ -1,4 +1,4 @@
-"""S3 as an ASGI application: a thread answers each request, and reads its content as it comes."""
+"""S3 as an ASGI application. A thread answers each request, and reads the request's content while it arrives."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ from estimators.service.s3.operations import Operations
 from estimators.service.s3.requests import Reply, Request
 from estimators.service.settings import Keys
 
-#: A client with a key may pause so long in what it sends, in seconds.
+#: The longest pause in the data that a client with a key sends, in seconds.
 _PATIENCE = 600.0
 #: The time for answers to requests that have come whole before the end, in seconds.
 _GRACE_S = 1
 
-#: What no header may have.
+#: The characters that a header must not contain.
 _NOT_HEADER = re.compile("[\0\n-\r]")
 
 #: The answer for each error of reading or writing a file.
@@ -76,8 +76,8 @@ class Application:
     """Answer S3's requests.
 
     Args:
-        operations: What they ask for.
-        keys: What they have to be signed with.
+        operations: The operations that requests call.
+        keys: The keys that requests must be signed with.
     """
 
     def __init__(self, operations: Operations, keys: Keys) -> None:
@@ -94,7 +94,7 @@ class Application:
         shown = {name: _NOT_HEADER.sub(" ", value).strip() for name, value in reply.headers.items()}
         shown["x-amz-request-id"] = uuid.uuid4().hex[:16].upper()
         if "expect" in headers and inspect.getgeneratorstate(content) == inspect.GEN_CREATED:
-            shown["connection"] = "close"  # the client was never asked for its content, which may come or not
+            shown["connection"] = "close"  # the client was not asked to send the content, and may or may not send it
         with reply.file or contextlib.nullcontext():
             await _response(reply, scope["method"], shown)(scope, receive, send)
 
@@ -123,10 +123,10 @@ class Application:
 
 
 def _content(receive: Receive) -> Generator[bytes, None, None]:
-    """Yield a request's content as it comes, to the thread that answers.
+    """Yield a request's content while it arrives. The thread that answers the request calls this function.
 
     Raises:
-        ServiceError: the client is gone, or sends nothing for long.
+        ServiceError: the client has disconnected, or has sent nothing for too long.
     """
     more = True
     while more:
@@ -155,7 +155,10 @@ def _response(reply: Reply, method: str, headers: dict[str, str]) -> Response:
 
 
 def _part(file: BinaryIO, start: int, count: int) -> Iterator[bytes]:
-    """Yield a part of a file. Where the file has become shorter, the connection ends before the promised length."""
+    """Yield a part of a file.
+
+    If the file has become shorter, the connection ends before the promised length.
+    """
     while count and (piece := os.pread(file.fileno(), min(count, objects.CHUNK), start)):
         yield piece
         start += len(piece)

@@ -1,1 +1,1 @@
-"""The web interface: jobs in a browser, read from their records."""
+"""The web interface: shows jobs in a browser, read from the jobs' records."""

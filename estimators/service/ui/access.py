@@ -1,8 +1,8 @@
 """Access control of the web interface: a link that works once gives access to one browser.
 
-Every answer has a content policy that allows only this server's own files. Requests that name another host (DNS
-rebinding) are refused before any data is read. Changes need a POST from one of this server's own pages: the browser
-states the origin (``Origin``), and the form contains a token that only those pages have.
+Every answer has a content policy that allows only files of this server. Requests that name another host (DNS rebinding)
+are refused before any data is read. Changes need a POST from a page of this server. The browser states the page's
+origin (``Origin``), and the form contains a token that only pages of this server have.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ _HEADERS = {
 
 
 class Access:
-    """The link's token, the cookie that replaces it, and the token of the pages' forms, all for this process only."""
+    """The secrets of this process: the token of the link, the cookie that replaces it, and the token of the pages'
+    forms.
+    """
 
     def __init__(self) -> None:
         self.token = secrets.token_urlsafe(32)
@@ -41,7 +43,7 @@ class Access:
         self._guard = threading.Lock()
 
     def redeem(self, token: str) -> str | None:
-        """Return the cookie's value for the link's token; None if the token is wrong or was used before."""
+        """Return the cookie's value for the link's token. Return None if the token is wrong or was used before."""
         with self._guard:
             if not self._unused or not _same(token, self.token):
                 return None
@@ -49,11 +51,11 @@ class Access:
             return self._cookie
 
     def admits(self, cookie: str | None) -> bool:
-        """Return whether a cookie is the valid one."""
+        """Return whether a cookie is valid."""
         return cookie is not None and _same(cookie, self._cookie)
 
     def admits_form(self, token: str) -> bool:
-        """Return whether a form's token is from one of this server's own pages."""
+        """Return whether a form's token is from a page of this server."""
         return _same(token, self.form_token)
 
 
@@ -62,17 +64,19 @@ def _same(given: str, ours: str) -> bool:
 
 
 def cookie_name(port: int) -> str:
-    """Return the cookie's name, which contains the port because browsers share cookies among the ports of a machine."""
+    """Return the cookie's name. The name contains the port, because browsers share cookies among the ports of a
+    machine.
+    """
     return f"fleetfit-{port}"
 
 
 class Gate:
-    """Lets requests through that carry the cookie, and puts the headers onto every answer.
+    """Admit only requests that contain the cookie, and add the security headers to every answer.
 
     Args:
-        app: What is behind it.
-        access: Who may pass.
-        port: The port that is served.
+        app: The application that answers admitted requests.
+        access: The secrets that a request is checked against.
+        port: The port of this server.
     """
 
     def __init__(self, app: ASGIApp, access: Access, port: int) -> None:

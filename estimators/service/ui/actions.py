@@ -1,4 +1,4 @@
-"""The actions of a job's buttons. Each needs a form with a token that only the job's page has."""
+"""The actions of the buttons on a job's page. Each action needs a form with a token that only this page has."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Form = Mapping[str, str]
 
 
 async def read_form(request: Request) -> Form:
-    """Return the fields of a form, each once.
+    """Return the fields of a form. If a field is repeated, its first value is used.
 
     Raises:
         ConfigurationError: the request is too long, or not a form.
@@ -58,16 +58,19 @@ def stop(record: JobRecord, form: Form) -> str:
 
 
 def resume(record: JobRecord, form: Form) -> str:
-    """Start another attempt of a job that is over; the job does not depend on this server."""
+    """Start another attempt of a job that has ended. The job does not depend on this server."""
     TrainingJob(record).resume(wait=False)
     return record.name
 
 
 def rerun(record: JobRecord, form: Form) -> str:
-    """Start a copy of a job, with the code of that time, and without its checkpoints.
+    """Start a copy of a job, with the code that the job used, and without the job's checkpoints.
 
     Returns:
-        The new job's name.
+        The name of the new job.
+
+    Raises:
+        UnsupportedError: the job ran on other machines.
     """
     spec = TrainingJobSpec.from_request(record.read_request())
     options = JobOptions.from_dict(record.read_options())
@@ -106,11 +109,14 @@ ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
 
 
 def verify(record: JobRecord) -> dict[str, str | None]:
-    """Verify every checkpoint of a job, and return the damage of each; None for an intact one.
+    """Verify every checkpoint of a job.
+
+    Returns:
+        The damage of each checkpoint, by the checkpoint's name. None for an intact checkpoint.
 
     Raises:
         UnsupportedError: the checkpoints are not on this machine.
-        BackendError: the checkpoints cannot be read, or not in time.
+        BackendError: the checkpoints cannot be read, or verifying them takes too long.
     """
     folder = files.checkpoint_folder(record)
     if folder is None:

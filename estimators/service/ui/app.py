@@ -34,13 +34,13 @@ _LONGEST = 500
 
 
 class Console:
-    """What is behind each address.
+    """The pages of the web interface, by their addresses.
 
     Args:
-        access: Who may see it.
-        port: The port that is served.
-        ending: Set when the server ends.
-        home: Instead of ``$FLEETFIT_HOME``.
+        access: The secrets that requests are checked against.
+        port: The port of this server.
+        ending: An event that is set when the server ends.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
     """
 
     def __init__(self, access: Access, port: int, ending: threading.Event, home: Path | None) -> None:
@@ -55,7 +55,7 @@ class Console:
         threading.Thread(target=self._jobs.summaries, name="jobs", daemon=True).start()
 
     def routes(self) -> list[Route | Mount]:
-        """Return the routes."""
+        """Return the routes of all pages."""
         return [
             Route(ENTRANCE + "{token}", self.enter),
             Route("/", self.jobs),
@@ -79,7 +79,7 @@ class Console:
     # --- access ---
 
     def enter(self, request: Request) -> Response:
-        """Redeem the link's token for the cookie."""
+        """Check the link's token, and set the cookie."""
         cookie = self._access.redeem(request.path_params["token"])
         if cookie is None:
             raise HTTPException(403, "This link was used already. Start `fleetfit ui` again for a new link.")
@@ -98,17 +98,17 @@ class Console:
         return HTMLResponse(comparing.html(_chosen(request), self._home))
 
     def compare_series(self, request: Request) -> Response:
-        """Return the curves of compared jobs."""
+        """Return the curves of the compared jobs."""
         return JSONResponse(comparing.series(_chosen(request), self._home))
 
     def hosts(self, request: Request) -> Response:
-        """Show the hosts of running jobs."""
+        """Show the hosts of all running jobs."""
         known, _ = self._jobs.summaries()
         running = [job["name"] for job in known if job["status"] in ("InProgress", "Stopping")]
         return HTMLResponse(fleet.hosts_html(running, self._home))
 
     def studies(self, request: Request) -> Response:
-        """Show the studies."""
+        """Show the list of studies."""
         return HTMLResponse(fleet.studies_html(self._home))
 
     def study(self, request: Request) -> Response:
@@ -170,14 +170,14 @@ class Console:
         )
 
     def file(self, request: Request) -> Response:
-        """Send a file of a job as a download, never for display."""
+        """Send a file of a job as a download, so that the browser does not display the file."""
         found = files.locate(self._record(request), request.path_params["path"])
         if found is None:
             raise HTTPException(404, "The job has no such file.")
         return FileResponse(found, media_type="application/octet-stream", filename=found.name)
 
     async def act(self, request: Request) -> Response:
-        """Carry out the action of a form, and redirect to the affected job."""
+        """Execute the action of a form, and redirect to the affected job."""
         form = await actions.read_form(request)
         if not self._access.admits_form(form.get("token", "")):
             raise HTTPException(403, "This form comes from an earlier `fleetfit ui`: reload the page.")
@@ -196,7 +196,7 @@ class Console:
 
 
 def application(access: Access, port: int, ending: threading.Event, home: Path | None = None) -> ASGIApp:
-    """Return the pages as an ASGI application; the arguments are those of :class:`Console`."""
+    """Return the pages as an ASGI application. The arguments are those of :class:`Console`."""
     console = Console(access, port, ending, home)
     handlers = {FleetfitError: _refused, HTTPException: _refused}
     return Gate(Starlette(routes=console.routes(), exception_handlers=handlers), access, port)

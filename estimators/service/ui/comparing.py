@@ -23,11 +23,11 @@ _PACKAGES = 100
 
 
 def results(names: Sequence[str], home: Path | None) -> dict[str, tuple[JobRecord, Result]]:
-    """Return the results of jobs, each once.
+    """Return the results of jobs, by name. A name that is given twice counts once.
 
     Raises:
         JobNotFoundError: a job does not exist.
-        ConfigurationError: there are too many jobs.
+        ConfigurationError: there are more than 20 jobs.
     """
     chosen = list(dict.fromkeys(names))
     if len(chosen) > MOST:
@@ -37,7 +37,7 @@ def results(names: Sequence[str], home: Path | None) -> dict[str, tuple[JobRecor
 
 
 def html(names: Sequence[str], home: Path | None) -> str:
-    """Return the page that compares some jobs."""
+    """Return the page that compares the given jobs."""
     found = results(names, home)
     comparison = Comparison([Group(name, (result,)) for name, (_, result) in found.items()])
     head, rows = comparison.rows() if found else ([], [])
@@ -53,7 +53,7 @@ def html(names: Sequence[str], home: Path | None) -> str:
 
 
 def series(names: Sequence[str], home: Path | None) -> Curves:
-    """Return the curves of some jobs, with the job's name in the label of each line."""
+    """Return the curves of the given jobs. The label of each line contains the job's name."""
     together: Curves = {}
     for name, (_, result) in results(names, home).items():
         for metric, lines in of_result(result, name).items():
@@ -62,10 +62,13 @@ def series(names: Sequence[str], home: Path | None) -> Curves:
 
 
 def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[str]]]:
-    """Return the facts that differ between jobs: the name, and the value of each job.
+    """Return the facts that differ between jobs.
 
     Args:
-        facts: Job -> name of a fact -> value.
+        facts: The values of each job's facts, by the job's name and the fact's name.
+
+    Returns:
+        The name of each such fact, and the value of each job.
     """
     names = dict.fromkeys(name for one in facts.values() for name in one)
     rows = [(name, [one.get(name, "–") for one in facts.values()]) for name in names]
@@ -73,7 +76,7 @@ def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[
 
 
 def _facts(record: JobRecord, result: Result) -> dict[str, str]:
-    """Return the facts about a job that affect its result: settings, data, code and installed packages."""
+    """Return the facts about a job that affect its result: settings, data, code, installed packages and machine."""
     provenance = read(record.path)
     git: Mapping[str, Any] = provenance.get("git") or {}
     found = {

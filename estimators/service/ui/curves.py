@@ -1,4 +1,7 @@
-"""Curves in the form that pages draw: metric -> line -> seconds and values. Pure."""
+"""Curves in the form that pages draw. Pure.
+
+For each metric and line, a curve has a list of times in seconds and a list of values.
+"""
 
 from __future__ import annotations
 
@@ -15,11 +18,11 @@ Curves = dict[str, dict[str, list[list[float | None]]]]
 
 
 def of_result(result: Result, job: str = "") -> Curves:
-    """Return the curves of the metrics that a script reported.
+    """Return the curves of the metrics that a script has reported.
 
     Args:
         result: The result of the job.
-        job: The prefix of the lines' labels, to distinguish several jobs.
+        job: The prefix of the lines' labels, which distinguishes several jobs.
     """
     found: Curves = {}
     for point in result.series:
@@ -29,11 +32,11 @@ def of_result(result: Result, job: str = "") -> Curves:
 
 
 def of_resources(events: Iterable[Event], created: float) -> Curves:
-    """Return the curves of the resources that ranks and hosts used.
+    """Return the curves of the resources that ranks and hosts have used.
 
     Args:
         events: The job's events of kind ``resources``.
-        created: When the job was created, in seconds since the epoch.
+        created: The time at which the job was created, in seconds since the epoch.
     """
     found: Curves = {}
     for event in thin(system_metrics(events))[0]:

@@ -1,4 +1,4 @@
-"""The files of a job that its page offers for download: outputs, checkpoints, the result, and hosts' outputs."""
+"""The files of a job that its page offers for download: outputs, checkpoints, the result, and the outputs of hosts."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ListedFile:
 
     Attributes:
         path: The path, relative to the job's page.
-        size: The size, as a text.
+        size: The size, formatted as a text.
     """
 
     path: str
@@ -32,7 +32,7 @@ class ListedFile:
 
 
 def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
-    """Return the files for download, and whether there are more."""
+    """Return at most 500 files for download, and whether the job has more files."""
     found: list[ListedFile] = []
     for name, root in _roots(record).items():
         for path in _below(root):
@@ -48,7 +48,10 @@ def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
 
 
 def locate(record: JobRecord, path: str) -> Path | None:
-    """Return the file for a path from :func:`listed`; None if it is not one, or leads out of the job's folders."""
+    """Return the file for a path from :func:`listed`.
+
+    Return None if the file does not exist or is outside the job's folders.
+    """
     for name, root in _roots(record).items():
         if path != name and not path.startswith(f"{name}/"):
             continue
@@ -60,7 +63,7 @@ def locate(record: JobRecord, path: str) -> Path | None:
 
 
 def _roots(record: JobRecord) -> dict[str, Path]:
-    """Return the files and folders for download, by name; the request, which contains secrets, is not included."""
+    """Return the files and folders for download, by name. The request is not included, because it contains secrets."""
     roots = {saving.FILE: record.path / saving.FILE, "output": record.output_dir}
     checkpoints = checkpoint_folder(record)
     if checkpoints is not None:
@@ -75,7 +78,7 @@ def _roots(record: JobRecord) -> dict[str, Path]:
 
 
 def checkpoint_folder(record: JobRecord) -> Path | None:
-    """Return the folder of the job's checkpoints; None if they are not on this machine."""
+    """Return the folder of the job's checkpoints. Return None if the checkpoints are not on this machine."""
     return path_here(outputs.checkpoints(record))
 
 

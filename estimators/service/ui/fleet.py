@@ -1,4 +1,6 @@
-"""The pages of studies and of hosts: hosts in use, their price per hour, hosts kept for the next job."""
+"""The pages of studies and of hosts: the hosts in use, their price per hour, and the hosts that are kept for the next
+job.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from estimators.tuning.record import TuningRecord, tuning_names
 
 
 def studies_html(home: Path | None) -> str:
-    """Return the page of all studies, the newest first."""
+    """Return the page of all studies, ordered from the newest to the oldest."""
     rows, unreadable = [], []
     for name in tuning_names(home):
         try:
@@ -39,7 +41,7 @@ def studies_html(home: Path | None) -> str:
 
 
 def study_html(record: TuningRecord) -> str:
-    """Return the page of one study: its trials, the best first."""
+    """Return the page of one study. The page lists the trials, the best trial first."""
     status, rows = record.status(), sorted_rows(record)
     head, table = cells(record, rows)
     own = status.get("Fleetfit") or {}
@@ -55,7 +57,7 @@ def study_html(record: TuningRecord) -> str:
 
 
 def study_series(record: TuningRecord) -> dict[str, Any]:
-    """Return the curves of a study: the value of each trial, and the best value until then."""
+    """Return the curves of a study: the value of each trial, and the best value up to that trial."""
     spec: TuningSpec = record.spec
     numbers: list[float] = []
     values: list[float] = []
@@ -71,7 +73,7 @@ def study_series(record: TuningRecord) -> dict[str, Any]:
 
 
 def hosts_html(running: Sequence[str], home: Path | None) -> str:
-    """Return the page of the hosts of running jobs, and of the hosts kept for the next job.
+    """Return the page of the hosts of running jobs, and of the hosts that are kept for the next job.
 
     Args:
         running: The names of the running jobs.
@@ -104,7 +106,7 @@ def hosts_html(running: Sequence[str], home: Path | None) -> str:
 
 
 def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
-    """Return the jobs in queues: the running ones, then the waiting ones in their order."""
+    """Return the jobs in queues: first the running jobs, then the waiting jobs in the order of the queue."""
     rows = []
     for name in queue_names(home):
         entries = Queue(name, home).entries()
@@ -115,7 +117,9 @@ def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
 
 
 def _hosts(record: JobRecord, status: dict[str, Any], count: int) -> list[tuple[str, str, str]]:
-    """Return a running job's hosts: name, state, and for an elastic job the ranks."""
+    """Return the name, the state and the ranks of each host of a running job. The ranks are known only for an elastic
+    job.
+    """
     noted = status.get(statuses.OWN, {}).get("hosts")
     if isinstance(noted, list) and noted:
         return [

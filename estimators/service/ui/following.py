@@ -47,7 +47,11 @@ _WARNING = re.compile(r"\bWARN(?:ING)?\b|^W\d{4} |\d: W \w|\b\w*Warning:")
 
 
 def level_of(text: str) -> str:
-    """Return the severity of a line, as far as its text contains one: ``error``, ``warning`` or an empty text."""
+    """Return the severity of a line, judged by its text.
+
+    Returns:
+        "error", "warning", or an empty text if the line contains no level.
+    """
     if _ERROR.search(text):
         return "error"
     return "warning" if _WARNING.search(text) else ""
@@ -58,9 +62,9 @@ class Wanted:
     """The filter of the lines that a page requests.
 
     Attributes:
-        rank: Only lines of this rank.
-        text: Only lines that contain this text, ignoring case.
-        level: Only lines of this level and above; empty for all.
+        rank: The rank whose lines are accepted. None for all ranks.
+        text: The text that accepted lines contain, ignoring case.
+        level: The lowest level of accepted lines. Empty for all lines.
     """
 
     rank: int | None = None
@@ -69,7 +73,7 @@ class Wanted:
 
     @property
     def everything(self) -> bool:
-        """Return whether the filter accepts every line, apart from the rank."""
+        """Return whether the filter accepts every line of the rank."""
         return not self.text and not self.level
 
     def fits(self, text: str, level: str) -> bool:
@@ -80,7 +84,7 @@ class Wanted:
 
 
 class PageFollower:
-    """Reads the news of a job's record, and continues where it stopped.
+    """Read the new lines and changes of a job's record. Each call continues where the previous call has stopped.
 
     Args:
         record: The job's record.
@@ -103,7 +107,7 @@ class PageFollower:
         self.pause_s = _PACE_S
 
     def look(self) -> list[tuple[str, Any]]:
-        """Return the news: pairs of an event's name and its data."""
+        """Return the new lines and changes: pairs of an event's name and the event's data."""
         began = time.thread_time()
         found = self._new()
         self.pause_s = min(_SELDOM_S, max(_PACE_S, _COST * (time.thread_time() - began)))
@@ -150,12 +154,12 @@ class PageFollower:
 
 
 async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> AsyncIterator[str]:
-    """Yield server-sent events until the job is over, or the server ends.
+    """Yield server-sent events until the job or the server ends.
 
     Args:
-        record: The job's.
-        wanted: Which lines.
-        ending: Set when the server ends: an open page must not hold it up.
+        record: The job's record.
+        wanted: The filter of the lines.
+        ending: An event that is set when the server ends, so that an open page does not delay the server's end.
     """
     follower: PageFollower | None = None
     try:
@@ -177,7 +181,7 @@ async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> 
 
 
 def whole_log(record: JobRecord) -> Iterator[str]:
-    """Yield the whole log of a job as text, without its secrets, in portions."""
+    """Yield the whole log of a job as text, in portions. Secrets of the job are masked."""
     mask = text_mask(record.read_request())
     for lines in LogReader(record).drain(final=is_terminal(record.read_status())):
         texts = (mask(line.text) for line in lines)

@@ -1,4 +1,4 @@
-"""The page of one job: all information of its record, as values of the template."""
+"""The page of one job: converts the data of the job's record to values of the template."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from estimators.service.ui.text import when
 _TOLD = 200
 #: How many checkpoints are listed, the newest ones.
 _CHECKPOINTS = 50
-#: Characters of the commands that are shown; `fleetfit describe --reproduce` has all.
+#: The maximum number of characters of the commands on the page. `fleetfit describe --reproduce` shows all commands.
 _SCRIPT = 200_000
 
 _KINDS = (*timeline.KINDS, "checkpoint", "restored", "state_lost")
@@ -40,7 +40,8 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
     Args:
         record: The job's record.
         token: The token of the page's forms.
-        verified: Checkpoint -> its damage, or None if intact; None if not verified yet.
+        verified: The damage of each checkpoint, by the checkpoint's name; None for an intact checkpoint. If
+            ``verified`` itself is None, the checkpoints are not verified yet.
     """
     status = record.read_status()
     result = saving.result_of(record)
@@ -93,13 +94,13 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
 
 
 def _pending(status: Mapping[str, Any]) -> str:
-    """Return what a pending job waits for; empty for other jobs."""
+    """Return what a pending job waits for. Return an empty text if the job is not pending."""
     steps = status.get("SecondaryStatusTransitions") or [{}]
     return str(steps[-1].get("StatusMessage") or "") if status.get("SecondaryStatus") == "Pending" else ""
 
 
 def _runs_elsewhere(record: JobRecord) -> bool:
-    """Return whether a service or another machine runs the job, so that it cannot be started again from here."""
+    """Return whether a service or another machine runs the job. Such a job cannot be started again from here."""
     request = record.read_request()
     kind = (request.get("ResourceConfig") or {}).get("InstanceType")
     return capabilities(kind).managed or record.read_options().get("dispatcher") is not None
@@ -129,7 +130,7 @@ def _end(exit_code: int | None, signal: int | None) -> str:
 
 
 def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
-    """Return texts about the changes of the hosts, with their times."""
+    """Return texts about the changes of the job's hosts, with the times of the changes."""
     found: list[tuple[str, str]] = []
     restores = Restores()
     for event in events:
@@ -158,7 +159,11 @@ def _seconds(data: Mapping[str, Any], name: str) -> str:
 def _checkpoints(
     events: Iterable[Event], record: JobRecord, created: float, verified: Mapping[str, str | None] | None
 ) -> list[tuple[str, str, str, str, str]]:
-    """Return the newest checkpoints: name, epoch and step, size, time, result of the verification."""
+    """Return the newest checkpoints.
+
+    Returns:
+        For each checkpoint: the name, the epoch and step, the size, the time, and the result of the verification.
+    """
     rows: dict[str, list[str]] = {}
     folder = files.checkpoint_folder(record)
     if folder is not None and folder.is_dir():
@@ -186,7 +191,7 @@ def _checkpoints(
 
 
 def plan_html(record: JobRecord) -> str:
-    """Return the page of a job's plan: the processes on each host, as in `fleetfit plan`."""
+    """Return the page of a job's plan. The page shows the processes on each host, as `fleetfit plan` does."""
     from estimators.client.planning import plan_cluster
 
     try:
@@ -199,7 +204,7 @@ def plan_html(record: JobRecord) -> str:
 
 
 def provenance_html(record: JobRecord) -> str:
-    """Return the page of where a job came from, and the commands that run it again."""
+    """Return the page with the provenance of a job, and with the commands that run the job again."""
     from estimators.client.functions import values
     from estimators.job.secrets import mask_request
     from estimators.records.provenance import read, reproduce
@@ -230,11 +235,15 @@ def provenance_html(record: JobRecord) -> str:
 
 
 def series(record: JobRecord, kind: str) -> dict[str, Any]:
-    """Return the curves: metric -> rank -> seconds since the job's creation, and values (None if not a finite number).
+    """Return the curves of a job.
 
     Args:
         record: The job's record.
-        kind: ``script`` or ``system``.
+        kind: The source of the metrics: ``script`` or ``system``.
+
+    Returns:
+        For each metric and rank: a list of times in seconds since the job's creation, and a list of values. A value is
+        None if it is not a finite number.
     """
     from estimators.service.ui.curves import of_resources, of_result
 

@@ -1,4 +1,4 @@
-"""The list of jobs, read without their events; the summaries of completed jobs are cached."""
+"""The list of jobs. The list is read without the jobs' events. The summaries of jobs that have ended are cached."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from estimators.service.ui.text import when
 ROWS = 100
 STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 
-#: How the list can be sorted, the newest first among equals: by a member of the summaries, and whether downwards.
+#: The orders of the list: a member of the summaries, and whether the order is descending. Equal jobs are sorted newest
+#: first.
 ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("status", False), "hosts": ("hosts", True)}
 
 #: How many metrics of a job are shown.
@@ -36,7 +37,8 @@ _TAIL = 65536
 
 
 class JobList:
-    """The summaries of all jobs of a home; a job is read again only if its status has changed.
+    """The summaries of all jobs of a home. The record of a job that has ended is read again only if its status has
+    changed.
 
     Args:
         home: The folder to use instead of ``$FLEETFIT_HOME``.
@@ -48,7 +50,7 @@ class JobList:
         self._guard = threading.Lock()
 
     def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return :func:`estimators.results.listing.summary` of each job, and lines about unreadable ones."""
+        """Return the :func:`estimators.results.listing.summary` of each job, and a message for each unreadable job."""
         with self._guard:  # concurrent requests would do the same work
             folder = str(jobs_folder(self._home))
             before, self._over = self._over, {}
@@ -80,12 +82,12 @@ def _changed(path: str) -> int:
 
 
 def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
-    """Return the page of the list.
+    """Return the page with the list of jobs.
 
     Args:
         jobs: The summaries of the jobs.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
-        query: ``q``: part of the name, ``status``, ``sort``, ``page``.
+        query: The parameters of the page: ``q`` (a part of the name), ``status``, ``sort`` and ``page``.
     """
     text, status = query.get("q", "").strip(), query.get("status", "")
     order = query.get("sort", "newest")
@@ -148,7 +150,9 @@ def _row(job: dict[str, Any], now: float, home: Path | None) -> dict[str, str]:
 
 
 def _newest(name: str, home: Path | None) -> tuple[list[tuple[str, float]], float | None]:
-    """Return a job's newest metrics, and the cost of its hosts if they were bought for it."""
+    """Return a job's newest metrics, and the cost of the job's hosts. The cost is None if the hosts were not bought for
+    the job.
+    """
     try:
         record = JobRecord.open(name, home)
         status = record.stored_status() or {}

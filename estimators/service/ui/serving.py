@@ -1,4 +1,4 @@
-"""Serve the pages on loopback."""
+"""Serve the pages on the loopback interface."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ _GRACE_S = 1
 
 
 class Page:
-    """The running page; a context manager that ends it.
+    """The running server of the pages. The object is a context manager, which starts and stops the server.
 
     Args:
-        port: The port; 0 chooses a free one.
-        home: Instead of ``$FLEETFIT_HOME``.
+        port: The port number. If 0, a free port is chosen.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
 
     Attributes:
-        port: The port.
-        link: Opens the page, once.
+        port: The number of the port that is used.
+        link: The URL that opens the page. The URL works only once.
 
     Raises:
-        BackendError: the port is taken.
+        BackendError: the port is in use.
     """
 
     def __init__(self, port: int = 0, home: Path | None = None) -> None:

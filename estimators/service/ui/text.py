@@ -1,4 +1,4 @@
-"""Formats values for the pages."""
+"""Format values for the pages."""
 
 from __future__ import annotations
 
@@ -6,5 +6,5 @@ import time
 
 
 def when(seconds: float | None) -> str:
-    """Format a time in this machine's time zone; ``–`` for None."""
+    """Format a time in this machine's time zone. Return ``–`` for None."""
     return "–" if seconds is None else time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))

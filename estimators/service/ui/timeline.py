@@ -1,4 +1,4 @@
-"""The timeline of a job's phases and hosts: bars on lanes, as values. Pure."""
+"""The timeline of a job's phases and hosts, as lanes with bars. Pure."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Bar:
     """A period of time.
 
     Attributes:
-        kind: The kind, which determines the colour: a phase's name, or ``host``.
-        start_s: The beginning, in seconds since the job's creation.
-        end_s: The end, in seconds since the job's creation.
+        kind: The kind of the period, which determines the colour: the name of a phase, or ``host``.
+        start_s: The beginning of the period, in seconds since the job's creation.
+        end_s: The end of the period, in seconds since the job's creation.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Mark:
     """A point in time.
 
     Attributes:
-        kind: ``excluded``, ``interrupted``, ``left`` or ``lost``.
+        kind: The event at this time: ``excluded``, ``interrupted``, ``left`` or ``lost``.
         at_s: The time, in seconds since the job's creation.
     """
 
@@ -60,9 +60,9 @@ class Lane:
     """One line of the timeline.
 
     Attributes:
-        name: The attempt or the host.
-        bars: Periods of time, in order.
-        marks: Points in time, in order.
+        name: The name of the attempt or the host.
+        bars: The periods of time, in order.
+        marks: The points in time, in order.
     """
 
     name: str
@@ -74,8 +74,8 @@ def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
     """Return a lane for each attempt, with a bar for each known phase.
 
     Args:
-        events: The job's events; only the kinds ``phase``, ``process_started`` and ``process_ended`` count.
-        created: When the job was created, in seconds since the epoch.
+        events: The job's events. Only the kinds ``phase``, ``process_started`` and ``process_ended`` are used.
+        created: The time at which the job was created, in seconds since the epoch.
     """
     known = [event for event in events if event.kind in ("phase", "process_started", "process_ended")]
     if not known:
@@ -100,14 +100,14 @@ def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
 
 
 def host_lanes(events: Iterable[Event], created: float, until: float) -> list[Lane]:
-    """Return a lane for each host: the periods in which it was present, and its marks.
+    """Return a lane for each host. A lane contains the periods in which the host was present, and the host's marks.
 
-    A host of an elastic job is present until it has left or is lost. Other hosts are present as long as one of their
+    A host of an elastic job is present until it has left or is lost. Any other host is present while one of its
     processes runs.
 
     Args:
-        events: The job's events; only :data:`KINDS` count.
-        created: When the job was created, in seconds since the epoch.
+        events: The job's events. Only :data:`KINDS` are used.
+        created: The time at which the job was created, in seconds since the epoch.
         until: The end of periods that are still open, in seconds since the epoch.
     """
     lanes: dict[str, _Presence] = {}
@@ -157,6 +157,6 @@ class _Presence:
 
 
 def length(lanes: Iterable[Lane]) -> float:
-    """Return the seconds from the job's creation to the end of the lanes; never 0."""
+    """Return the time from the job's creation to the end of the lanes, in seconds. The result is never 0."""
     ends = [bar.end_s for lane in lanes for bar in lane.bars] + [mark.at_s for lane in lanes for mark in lane.marks]
     return max(ends, default=0.0) or 1.0

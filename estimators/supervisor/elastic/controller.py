@@ -42,28 +42,28 @@ if TYPE_CHECKING:
 
 
 class ElasticController:
-    """Runs the membership of one attempt of an elastic job.
+    """The controller of the membership in one attempt of an elastic job.
 
     Args:
-        loop: The supervisor's loop.
+        loop: The supervisor's event loop.
         job: The supervisor.
-        backend: Where the hosts run; one that can add hosts.
+        backend: The backend that runs the hosts. The backend must be able to add hosts.
         spec: The job as it was planned.
-        options: What only the supervisor needs.
-        hosts: Those that the attempt begins with.
-        driver: The process of Horovod's driver.
+        options: The job's run options.
+        hosts: The hosts with which the attempt begins.
+        driver: The class of the process that runs Horovod's driver.
 
     Attributes:
-        state: Where the training stands.
-        roster: Who there is.
-        limits: How much a membership may change at once.
-        places: The places that are named, where somebody names them.
-        failures: Of the workers that have failed last, by their names.
-        consequences: The workers whose failure follows from another one's.
-        driver_waits: Whether the driver waits for enough workers, no longer than it may.
+        state: The state of the training.
+        roster: The hosts and workers.
+        limits: The limits for changes of the membership.
+        places: The places that a source names, if the job has such a source.
+        failures: The last failure of each worker, by the worker's name.
+        consequences: The workers whose failure is the consequence of another worker's failure.
+        driver_waits: Whether the driver waits for enough workers. The time of this wait is limited.
 
     Raises:
-        ConfigurationError: the strategy's own rule for failed hosts cannot be loaded.
+        ConfigurationError: the user's rule for failed hosts cannot be loaded.
     """
 
     def __init__(
@@ -117,29 +117,29 @@ class ElasticController:
         self._cause: Failure | None = None  # the first failure of the script in this membership
         self._is_sure = False  # whether that failure is known to be no consequence of another
         self._timers: set[Timer] = set()
-        self._closing = contextlib.ExitStack()  # what ends when nothing is decided any more
+        self._closing = contextlib.ExitStack()  # closed when the membership is final
         self._hanging: Hanging | None = None
         if spec.hang_timeout:
             self._hanging = Hanging(loop, spec.hang_timeout, self)
             self._closing.callback(self._hanging.close)
 
-    # --- what its parts share ---
+    # --- methods for the controller's parts ---
 
     @property
     def over(self) -> bool:
-        """Whether nothing is decided any more: the job is complete, fails, or is being stopped."""
+        """Return whether the membership is final because the job is complete, has failed, or is being stopped."""
         return self.state is State.OVER
 
     def move(self, event: TrainingEvent) -> None:
-        """Go to the next state."""
+        """Change to the state that follows an event."""
         self.state = TRANSITIONS.following(self.state, event)
 
     def clock(self) -> float:
-        """Return seconds on a clock that does not go back."""
+        """Return the time of the event loop's clock in seconds. This clock never goes backwards."""
         return self.loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call something back, unless nothing is decided any more then."""
+        """Call a function after a delay. Do not call the function if the training is over by then."""
 
         def call() -> None:
             self._timers.discard(timer)
@@ -151,25 +151,30 @@ class ElasticController:
         return timer
 
     def instruct(self, host: str, operation: str, **values: Any) -> None:
-        """Tell a host's toolkit what to do."""
+        """Send an instruction to a host's toolkit."""
         self.backend.say(host, encode({"op": operation, **values}))
 
     def note(self) -> None:
-        """Keep the membership with the job's status."""
+        """Store the membership in the job's status."""
         self.job.note_hosts(self.roster.to_list())
 
     def fail(self, failure: Failure) -> None:
-        """End the training, which cannot go on."""
+        """Close the controller, and fail the job with a failure."""
         if not self.over:
             self.close()
             self.job.fail_job(failure)
 
     def fail_with(self, message: str, cause: Cause) -> None:
-        """End the training, for a reason of its own."""
+        """Close the controller, and fail the job. The failure concerns the training as a whole.
+
+        Args:
+            message: The text of the failure.
+            cause: The cause of the failure.
+        """
         self.fail(deciding.failed(message, cause))
 
     def close(self) -> None:
-        """Decide nothing any more; the driver ends."""
+        """Stop making decisions, cancel the timers, and close the driver."""
         if self.over:
             return
         self.move(TrainingEvent.END)
@@ -217,7 +222,7 @@ class ElasticController:
             self.job.say(told)
         host = self.roster.hosts.get(event.host)
         if self._complete and host is not None and event.kind == "host_ready":
-            self.instruct(host.name, "finish")  # it was on its way when the others ended
+            self.instruct(host.name, "finish")  # the host was still starting when the other hosts ended
         if self.over or host is None:
             return
         if self._hanging is not None:
@@ -305,16 +310,16 @@ class ElasticController:
 
     @property
     def driver_pid(self) -> int | None:
-        """The pid of Horovod's driver, while it runs."""
+        """Return the pid of Horovod's driver, or None if the driver does not run."""
         return self._driver.pid if self._driver is not None else None
 
     def tell_driver(self, message: Message) -> None:
-        """Tell the driver something, if there is one."""
+        """Send a message to the driver if the driver runs."""
         if self._driver is not None:
             self._driver.send(message)
 
     def from_driver(self, message: Message) -> None:
-        """Take a message of the driver."""
+        """Handle a message of the driver."""
         if self.over:
             return
         operation = message["op"]
@@ -370,7 +375,7 @@ class ElasticController:
         If hosts that were taken away will return, end this attempt so that another attempt follows. Otherwise, fail the
         job.
         """
-        if awaited := self.job.await_hosts():  # it is not the training that has failed
+        if awaited := self.job.await_hosts():  # the hosts are missing, but the training has not failed
             self.job.say(self._wording.another_attempt(awaited))
             return
         unfit = {host.name: host.failure for host in self.roster.hosts.values() if host.failure is not None}
@@ -378,7 +383,12 @@ class ElasticController:
         self.fail(self._wording.timed_out(self.limits, failures, has_met=self.state.has_met))
 
     def finished(self, error: str, *, blamed: bool = False) -> None:
-        """End the training: it is complete, or has failed, as the workers say."""
+        """Finish the training, which is complete or has failed according to the workers' ends.
+
+        Args:
+            error: The error that the driver reports, or an empty text.
+            blamed: Whether to report the known cause as the failure. The driver's error is then a hint.
+        """
         failure = deciding.outcome(self.roster, self.failures, error, self.consequences)
         if blamed and self._cause is not None:
             failure = dataclasses.replace(self._cause, hints=(*self._cause.hints, f"{error}."))
@@ -391,10 +401,14 @@ class ElasticController:
         for host in self.roster.present_hosts:
             self.instruct(host.name, "finish")
             if not host.up:
-                self.backend.withdraw(host.name)  # nobody waits for one that may never come
+                self.backend.withdraw(host.name)  # do not wait for a host that may never start
 
     def driver_lost(self, log: str) -> None:
-        """Fail the training, whose driver has ended by itself, with the end of the driver's log."""
+        """Fail the training, because the driver has ended unexpectedly.
+
+        Args:
+            log: The end of the driver's log.
+        """
         if not self.over:
             failure = deciding.failed("Horovod's elastic driver ended unexpectedly", Cause.LAUNCH)
             missing = "No module named 'horovod'" in log

@@ -24,18 +24,19 @@ class DriverProcess:
     """A running ``python -m container elastic``. All methods return at once.
 
     Args:
-        loop: The supervisor's loop.
-        controller: The controller, which gets the driver's messages, and is told when it ended by itself.
+        loop: The supervisor's event loop.
+        controller: The controller, which receives the driver's messages and is informed if the driver ends
+            unexpectedly.
         python: The interpreter that has Horovod.
-        folder: Its working directory.
+        folder: The driver's working directory.
         strategy: The job's strategy.
-        planned: The workers that the job was planned for.
-        limits: The sizes that it keeps to.
-        address: Where workers reach it.
+        planned: The number of workers that the job was planned for.
+        limits: The smallest and largest size of the cluster.
+        address: The address at which workers reach the driver.
         interface: The workers' network interface.
 
     Raises:
-        OSError: it could not be started.
+        OSError: the driver could not be started.
     """
 
     def __init__(

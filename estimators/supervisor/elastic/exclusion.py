@@ -48,12 +48,12 @@ def _module(place: str) -> ModuleType:
 
 
 class Exclusion:
-    """The rule of a job: the user's, and the usual one where that fails, as the training is not to end of it.
+    """The exclusion rule of a job: the user's rule, or the default rule if the user's rule raises an error.
 
     Args:
-        usual: The usual one.
-        own: The user's; None to go by the usual one.
-        job: The supervisor, whose log says what is wrong with the user's.
+        usual: The default rule.
+        own: The user's rule. None to use the default rule.
+        job: The supervisor, which logs the errors of the user's rule.
     """
 
     def __init__(self, usual: ExclusionPolicy, own: ExclusionPolicy | None, job: Supervisor) -> None:

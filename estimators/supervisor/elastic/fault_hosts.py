@@ -1,4 +1,7 @@
-"""The faults of an elastic job: the market takes and returns hosts, faults kill ranks, and the job goes on."""
+"""Inject faults into a running elastic job.
+
+The spot market takes and returns hosts, and faults kill ranks. The job continues.
+"""
 
 from __future__ import annotations
 
@@ -14,21 +17,21 @@ if TYPE_CHECKING:
 
 
 class ElasticHosts:
-    """The hosts of an elastic job as :class:`estimators.supervisor.fault_injection.FaultyHosts`.
+    """The hosts of an elastic job, as an implementation of :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
-    A host that comes back has another name; whoever takes hosts knows them by the names that the attempt began with.
+    A host that returns gets a new name. The fault injection uses the names that the attempt began with.
 
     Args:
-        job: The supervisor, which has the membership of the attempt that runs.
+        job: The supervisor, which has the membership of the running attempt.
     """
 
     def __init__(self, job: Supervisor) -> None:
         self._job = job
-        self._now: dict[str, str] = {}  # the name that it began with -> the one that it has
-        self._of: ElasticController | None = None  # whose names these are
+        self._now: dict[str, str] = {}  # the host's first name -> its current name
+        self._of: ElasticController | None = None  # the controller whose hosts have these names
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """It leaves within the notice; the others go on."""
+        """Interrupt a host. The host leaves within ``notice_s`` seconds, and the other hosts continue."""
         found = self._find(host)
         if found is not None:
             controller, name = found
@@ -40,7 +43,7 @@ class ElasticHosts:
             self._job.tell("interrupted", host, text, target=host, notice_s=notice_s, back_in_s=back_in_s)
 
     def kill_rank(self, rank: int, signal: int) -> None:
-        """The worker that has the rank now."""
+        """Send a signal to the worker that currently has the rank."""
         controller = self._running()
         if controller is not None:
             try:
@@ -49,7 +52,7 @@ class ElasticHosts:
                 self._job.tell("fault_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
     def remove(self, host: str, back_in_s: float | None) -> None:
-        """It is killed without a notice; the others go on."""
+        """Kill a host without a notice. The other hosts continue."""
         found = self._find(host)
         if found is not None:
             controller, name = found
@@ -61,10 +64,13 @@ class ElasticHosts:
             self._job.tell("removed", host, f"{host} is gone", target=host, back_in_s=back_in_s)
 
     def return_host(self, host: str) -> None:
-        """Another host comes in its place; between two attempts it is there for the next one."""
+        """Handle the return of a host that was taken away.
+
+        If an attempt runs, start a new host. Otherwise, add the host to the next attempt.
+        """
         attempts = self._job.attempts
         if self._job.ends or (host in attempts.fleet.hosts and host not in attempts.fleet.gone):
-            return  # the attempt has begun with it
+            return  # the attempts already use the host
         attempts.fleet = attempts.fleet.returned(host)
         controller = self._running()
         if controller is None:
@@ -74,7 +80,7 @@ class ElasticHosts:
         try:
             [name] = controller.hosts.add(1)
         except ValueError:
-            return  # others have come meanwhile: there are as many as there may be
+            return  # other hosts have joined meanwhile, and the maximum is reached
         self._now[host] = name
         self._job.tell("returned", name, f"{host} is back as {name}", target=name)
 
@@ -86,7 +92,7 @@ class ElasticHosts:
         return controller, name
 
     def _is_awaited(self, host: str) -> bool:
-        """Return whether another attempt follows, and the host would be there for it."""
+        """Return whether another attempt follows and would use the host."""
         attempts = self._job.attempts
         follows = not self._job.ends and (self._job.waits or bool(attempts.taken))
         return follows and host in attempts.fleet.present(time.monotonic())
@@ -95,11 +101,11 @@ class ElasticHosts:
         controller = self._job.elastic
         if controller is not self._of:
             self._of = controller
-            self._now.clear()  # an attempt begins with the job's own names
+            self._now.clear()  # an attempt begins with the job's own host names
         return controller if controller is not None and not controller.over else None
 
     def _take(self, host: str, back_in_s: float | None) -> None:
-        """Note that a host is gone, should there be another attempt."""
+        """Record that a host was taken away, so that the next attempt uses the host only after its return."""
         attempts = self._job.attempts
         if host in attempts.fleet.hosts:
             until = math.inf if back_in_s is None else time.monotonic() + back_in_s

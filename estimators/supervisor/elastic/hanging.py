@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 class Hanging(ProgressJudge):
-    """Judges it in the supervisor, since hosts come and go.
+    """Judges the progress of an elastic job. The supervisor runs this class, because the hosts join and leave.
 
-    Waiting for hosts is no hang, and has a limit of its own (``elastic_timeout``).
+    Waiting for hosts does not count as a hang, because ``elastic_timeout`` limits the wait.
 
     Args:
-        loop: The supervisor's loop.
-        limit: Seconds without a sign of life of any worker after which the job fails.
-        controller: The controller.
+        loop: The supervisor's event loop.
+        limit: The number of seconds without progress of any worker after which the job fails.
+        controller: The controller of the membership.
     """
 
     def __init__(self, loop: AsyncioLoop, limit: float, controller: ElasticController) -> None:

@@ -26,12 +26,12 @@ _SPARE_PAUSE_S = 3.0
 
 
 class HostControl:
-    """Starts hosts and lets them go, also as a source of places asks.
+    """The control of an elastic job's hosts: starts hosts, and lets hosts leave. A source of places may request both.
 
     Args:
-        controller: The controller.
-        exclusion: Decides how long a host is left out after a failure.
-        most: How many there may be.
+        controller: The controller of the membership.
+        exclusion: The rule that determines how long a host is excluded after a failure.
+        most: The maximum number of hosts.
     """
 
     def __init__(self, controller: ElasticController, exclusion: Exclusion, *, most: int) -> None:
@@ -39,11 +39,11 @@ class HostControl:
         self.workers = WorkerControl(controller, self, exclusion)
         self._roster = controller.roster
         self._most = most
-        self._spares_from = 0.0  # when spare hosts may be started again, by the controller's clock
+        self._spares_from = 0.0  # the earliest time for starting spare hosts, on the controller's clock
         self._ends: tuple[Failure, ...] = ()  # failures of hosts that have ended by themselves
         self._owed: list[ElasticHost] = []  # lost hosts that are replaced once a place is free
 
-    # --- they come ---
+    # --- hosts that join ---
 
     def add(self, count: int) -> list[str]:
         """Start more hosts and return their names.
@@ -70,7 +70,7 @@ class HostControl:
         controller.job.event("host_added", name=spare.name, spare=True)
         controller.job.say(f"{spare.name}, a spare host, joins")
         for worker in spare.workers.values():
-            if worker.state is WorkerState.READY:  # it may have been ready for long
+            if worker.state is WorkerState.READY:  # the host may have been ready for a long time
                 worker.state = WorkerState.PREPARING
                 self.workers.take_ready(worker)
         self._spares_from = controller.clock() + _SPARE_PAUSE_S
@@ -296,7 +296,7 @@ class HostControl:
             if host.state is HostState.LEAVING:
                 self._controller.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
 
-    # --- what the places of a source ask for ---
+    # --- requests of a source of places ---
 
     def start_host(self, slots: int, place: str) -> str:
         """Start a host at a place, or assign the place to a spare host. Return the host's name."""

@@ -1,7 +1,7 @@
-"""The places that a source names, and the hosts of an elastic job that stand for them.
+"""Assign the places that a source names to the hosts of an elastic job.
 
-There is no clock here, and nothing is started. What is decided is done by
-:class:`estimators.supervisor.elastic.hosts.HostControl`.
+The module uses no clock and starts no process. :class:`estimators.supervisor.elastic.hosts.HostControl` carries out
+the decisions.
 """
 
 from __future__ import annotations

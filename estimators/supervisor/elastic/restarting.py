@@ -57,24 +57,24 @@ class RestartPhase(enum.Enum):
     SHARING = "sharing"
     #: The workers train.
     RUNNING = "running"
-    #: Nothing is decided any more.
+    #: The membership is final.
     CLOSED = "closed"
 
 
 class RestartingDriver:
-    """Gives ranks to workers. All methods return at once, and what is sent arrives after that.
+    """Assigns ranks to workers. All methods return at once, and messages are delivered afterwards.
 
     Args:
-        loop: The supervisor's loop.
-        controller: The controller, which gets the messages.
-        backend: Where the hosts run; brings what was saved to all of them.
-        strategy: The job's.
-        limits: The sizes that it keeps to.
-        roster: Who there is.
-        restarts: How often the workers have started before, in earlier attempts.
+        loop: The supervisor's event loop.
+        controller: The controller, which receives the messages.
+        backend: The backend that runs the hosts. It copies the newest checkpoints to all hosts.
+        strategy: The job's strategy.
+        limits: The smallest and largest size of the membership.
+        roster: The hosts and workers.
+        restarts: The number of starts of the workers in earlier attempts.
 
     Attributes:
-        pid: None: it is no process of its own.
+        pid: Always None, because this driver is not a separate process.
     """
 
     pid: int | None = None
@@ -180,7 +180,7 @@ class RestartingDriver:
                 self._members = tuple(name for name in self._members if name != worker)
                 self._end(_LOSS_GRACE_S)
                 return
-            if self._phase is RestartPhase.ENDING and self._grace > _LOSS_GRACE_S:  # the others cannot go on
+            if self._phase is RestartPhase.ENDING and self._grace > _LOSS_GRACE_S:  # the other workers cannot continue
                 self._grace = _LOSS_GRACE_S
                 for name in self._awaited - self._told:
                     self._tell("restart", worker=name, grace=_LOSS_GRACE_S)

@@ -29,16 +29,17 @@ _HOPELESS = 3
 
 
 class WorkerControl:
-    """Starts, places and ends workers on hosts that are there.
+    """Starts, places and terminates workers on the hosts that are present.
 
     Args:
-        controller: The controller.
-        hosts: The hosts of the workers.
-        exclusion: Decides how long a host is left out after a failure.
+        controller: The controller of the membership.
+        hosts: The control of the workers' hosts.
+        exclusion: The rule that determines how long a host is excluded after a failure.
 
     Attributes:
-        trains: Whether the script has said that it trains: whoever comes now is late.
-        injected: The ids of the faults that the script has injected: not again, when it starts again.
+        trains: Whether the script has reported that it trains. Workers that join after this report are told that they
+            are late.
+        injected: The ids of the faults that the script has injected. A restarted script does not repeat these faults.
     """
 
     def __init__(self, controller: ElasticController, hosts: HostControl, exclusion: Exclusion) -> None:
@@ -224,7 +225,7 @@ class WorkerControl:
                 controller.finished("")
 
         if controller.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
-            controller.later(0.0, end)  # not before what has just ended is told
+            controller.later(0.0, end)  # after the events of hosts that have just ended
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to the worker that currently has a rank.
