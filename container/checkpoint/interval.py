@@ -138,7 +138,7 @@ class Schedule:
 
     @property
     def interval_s(self) -> float:
-        """Return the minimum time between two saves, in seconds, for an interval in seconds and for "auto"."""
+        """Return the minimum number of seconds between two saves. Used for seconds and "auto"."""
         if self.every.unit is Unit.SECONDS:
             return self.every.amount
         return max(MIN_AUTO_S, (self._cost_s or 0.0) / self._budget, self._write_s * _WRITE_SHARE)

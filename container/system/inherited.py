@@ -15,7 +15,7 @@ _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def traits(pid: int) -> dict[str, Any]:
-    """Return the properties of a process that another process cannot take over."""
+    """Return the properties of a process that a fork of another process cannot be given."""
     status = _status(pid)
     return {
         "cores": sorted(os.sched_getaffinity(pid)),

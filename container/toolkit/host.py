@@ -503,7 +503,7 @@ class HostRuntime(Runtime):
 
 
 class _Progress(ProgressJudge):
-    """The judge, in algo-1's toolkit, of whether the ranks of the job make progress."""
+    """Decide whether the ranks of the job make progress. The toolkit of algo-1 uses this class."""
 
     def __init__(self, runtime: HostRuntime, limit: float) -> None:
         super().__init__(runtime._loop, limit)

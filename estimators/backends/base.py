@@ -152,10 +152,10 @@ class Backend(abc.ABC):
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
 
-        Return an empty list if the backend cannot be reached.
+        If the backend cannot be reached, return an empty list, or raise BackendError if the user named the backend.
 
         Args:
-            region: The region to search, for a backend that is only searched if the user names it (see
+            region: The region to search. Only backends that the user has to name use the region (see
                 :class:`estimators.job.fleets.Capabilities`). If "", the default region of the backend's tools is
                 searched.
 

@@ -141,7 +141,7 @@ class FakeBackend(Backend):
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: RunOptions) -> None:
-        """Refuse an invalid outcome."""
+        """Raise ConfigurationError if the outcome in ``backend_options`` is invalid."""
         outcome = FakeOutcome.from_dict(options.backend_options)
         for line in outcome.lines:
             if isinstance(line, tuple) and not 0 <= line[0] < spec.size:

@@ -140,7 +140,7 @@ def _has_room(entry: Entry, running: list[Entry], machine: Resources) -> bool:
 
 
 def check_needs(where: str, value: Any) -> dict[str, float]:
-    """Return the resources that a job needs. This function is the rule of ``RunOptions(needs=…)``.
+    """Validate the value of ``RunOptions(needs=…)``, and return the resources that the job needs.
 
     Raises:
         ConfigurationError: the value is not a dict, or has an unknown name or an invalid amount.

@@ -35,7 +35,7 @@ def file(root: Path) -> Path:
 def options(root: Path) -> list[str]:
     """Return the options with which ``uv pip install`` uses a checkout's constraints.
 
-    Return an empty list if the file does not exist.
+    Return an empty list if the checkout has no constraints file.
     """
     path = file(root)
     return ["--constraint", str(path), "--build-constraint", str(path)] if path.exists() else []

@@ -246,7 +246,7 @@ class LogReader:
         """Skip the beginning of each process's log.
 
         Args:
-            kept: The number of pieces of each process that are not skipped.
+            kept: The number of pieces to keep at the end of each process's log.
 
         Returns:
             The number of pieces that were skipped.

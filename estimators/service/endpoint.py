@@ -70,16 +70,16 @@ def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metr
 
 
 class Endpoint:
-    """Answer requests, as an ASGI application; any number of threads may ask at once.
+    """An ASGI application that answers requests. Any number of threads may call the application at the same time.
 
     Args:
         keys: The keys that requests must be signed with.
         table: The operations, as :func:`operations` gives them.
         clock: The time in UTC.
-        region: The region that it is in.
+        region: The endpoint's region.
         body_s: How long a request's body may take to come, in seconds.
-        bodies: The most bodies that are read at once; the others wait in their connections. This limits the memory for
-            bodies whose signature is not verified yet.
+        bodies: The maximum number of bodies that are read at once. Other bodies wait in their connections, which
+            limits the memory for bodies whose signature is not verified yet.
     """
 
     def __init__(

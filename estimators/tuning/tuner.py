@@ -249,7 +249,7 @@ class HyperparameterTuner:
     # --- starting ---
 
     def hyperparameter_ranges(self) -> dict[str, list[dict[str, Any]]]:
-        """Return the ranges in the form of a request."""
+        """Return the ranges in the format of CreateHyperParameterTuningJob."""
         return ranges.to_request(self._hyperparameter_ranges, plain=self.estimator.settings.is_plain)
 
     def fit(

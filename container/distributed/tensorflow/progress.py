@@ -181,7 +181,7 @@ class DataProgress:
             steps: The value of ``steps_per_epoch`` that Keras uses. None if ``steps_per_epoch`` is not set.
 
         Raises:
-            RefusedError: the records cannot be determined, although ``insist`` is True.
+            RefusedError: the records cannot be determined, and ``insist`` is True.
         """
         if steps is None or steps == self.batches or self._channels:
             return ""

@@ -220,7 +220,7 @@ class HorovodDriver(ElasticDriver):
 
 
 class Workers:
-    """The workers that Horovod's threads wait for.
+    """Start workers through the supervisor. One thread of Horovod waits for each worker to exit.
 
     Args:
         environment: The environment of all workers.

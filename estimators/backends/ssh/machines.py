@@ -48,7 +48,7 @@ class SshMachine:
 
     @property
     def name(self) -> str:
-        """Return the machine's name in messages and files: its label, or its host, with the port if one is set."""
+        """Return the machine's name in messages and files: the label, or else the host and the port that is set."""
         host, port = self.destination.host, self.destination.port
         return self.label or (host if port is None else f"{host}:{port}")
 

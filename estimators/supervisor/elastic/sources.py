@@ -13,10 +13,10 @@ from estimators.records.record import DISCOVERED
 
 
 def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
-    """Return the source of a job's places. The user's discovery takes precedence over the backend's source.
+    """Return the source of the hosts and slots of a job. The user's discovery precedes the backend's source.
 
     Returns:
-        The source. None if no source limits or names the hosts.
+        The source, or None if the hosts are neither limited nor named by a source.
     """
     if strategy.discovery is None:
         return backend.membership()

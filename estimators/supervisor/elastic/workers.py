@@ -98,7 +98,7 @@ class WorkerControl:
             self._controller.instruct(worker.host, "place", worker=worker.name, environment={**environment, **late})
 
     def restart(self, worker: Worker, grace: float) -> None:
-        """Restart a member. The member exits within ``grace`` seconds and waits for a new rank."""
+        """Restart a worker. Its process exits within ``grace`` seconds, and the next process waits for a new rank."""
         if worker.state.has_place:
             worker.state = WorkerState.RESTARTING
             worker.ended_with = None
