@@ -42,7 +42,7 @@ def option(rule: Rule, default: Any = None, **more: Any) -> Any:
 
     Args:
         rule: The rule.
-        default: The default value; ``dataclasses.MISSING`` for a field that must be given.
+        default: The default value.
         more: More arguments of ``dataclasses.field``, such as ``default_factory`` instead of the default.
     """
     if "default_factory" not in more:
@@ -161,11 +161,11 @@ def text(form: str | None = None, what: str = "") -> Rule:
     """
 
     def rule(where: str, value: Any) -> str:
+        if form is not None and not (isinstance(value, str) and re.fullmatch(form, value)):
+            raise ConfigurationError(f"{where}: {shown(value)} is {what}.")
         given = string(where, value)
         if not given:
             raise refuse(where, "a string that is not empty", value)
-        if form is not None and re.fullmatch(form, given) is None:
-            raise ConfigurationError(f"{where}: {shown(value)} is {what}.")
         return given
 
     return rule
@@ -255,24 +255,25 @@ def texts(item: Rule | None = None, *, one_too: bool = True, such_as: str = "") 
     return rule
 
 
-def words(such_as: str = "", *, item: Rule = passable, empty: bool = False) -> Rule:
-    """Return the rule for a list of arguments of a program or of paths, in their order; a text alone is no list.
+def words(such_as: str = "", *, item: Rule = passable, empty: bool = False, paths: bool = False) -> Rule:
+    """Return the rule for a list of texts or of paths, in their order. A text alone is not a list.
 
     Args:
         such_as: An example, for the refusal.
         item: The rule for each of them.
         empty: Whether one may be empty.
+        paths: Whether the items are paths, which need not be texts.
     """
+    accepted = (str, os.PathLike) if paths else str
 
     def rule(where: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str | os.PathLike):
             raise refuse(where, "a list", value, f"Write [{shown(value)}]")
         found = []
         for each in items_of(where, value, such_as):
-            each = os.fspath(each) if isinstance(each, os.PathLike) else each
-            if not isinstance(each, str) or not (each or empty):
+            if not isinstance(each, accepted) or not (each or empty):
                 raise ConfigurationError(f"{where} must be a list of strings, got {shown(each)} in it{write(each)}.")
-            found.append(item(where, each))
+            found.append(path(where, each) if paths else item(where, each))
         return tuple(found)
 
     return rule

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,6 +35,12 @@ def test_other_numbers_are_refused_with_the_range(rule: rules.Rule, value: Any, 
     with pytest.raises(ConfigurationError) as refused:
         rule("x", value)
     assert text in str(refused.value)
+
+
+def test_only_lists_of_paths_take_paths() -> None:
+    assert rules.words(paths=True)("x", [Path("a"), "b"]) == ("a", "b")
+    with pytest.raises(ConfigurationError, match="must be a list of strings"):
+        rules.words()("x", [Path("a")])
 
 
 def test_the_largest_amount_is_below_the_limit() -> None:

@@ -29,7 +29,7 @@ ALL = (
 
 def test_they_go_through_json_and_the_command_line() -> None:
     options = RunOptions(faults=ALL)
-    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+    assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(options)))) == options
     assert options.longest_grace == 120 and RunOptions(stop_grace=1, faults=ALL).longest_grace == 10
     texts = (
         "kill:rank=1,at_step=50",
@@ -220,7 +220,7 @@ def test_times_belong_to_their_attempt_and_hosts_come_back(loop: Loop, hosts: Ho
     made.attempt_began(1)
     until(loop, lambda: len(hosts.asked) == 3)
     assert hosts.asked == [("kill", 0, 9), ("interrupt", "algo-2", 0.01, 0.02), ("return", "algo-2")]
-    assert made.end() == ["Kill(at_s=99, rank=1)"]  # its attempt was there, the seventh was not
+    assert made.end() == ["Kill(at_s=99.0, rank=1)"]  # its attempt was there, the seventh was not
 
 
 def test_a_rank_that_kills_itself_is_noted_and_a_chiefs_word_for_another_is_done(loop: Loop, hosts: Hosts) -> None:
