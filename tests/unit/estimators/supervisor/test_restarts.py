@@ -125,7 +125,7 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
         ({"min_hosts": 0}, "min_hosts=…) must be a whole number of at least 1"),
         ({"max_preemptions": True}, "max_preemptions"),
         ({"cooldown": 3}, "must be two numbers of seconds"),
-        ({"cooldown": (3, 1)}, "the first, 3, is above the second, 1."),
+        ({"cooldown": (3, 1)}, "the first, 3.0, is above the second, 1.0."),
         ({"cooldown": (-1, 1)}, "cooldown=…) must be a number of seconds from 0 to 315,360,000, got -1."),
         ({"max_failure": 1}, "Did you mean 'max_failures'?"),
     ],
