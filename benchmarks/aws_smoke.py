@@ -16,9 +16,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from estimators import RunOptions, TensorFlow
+from estimators import RunOptions, TensorFlow, backends
 from estimators.backends.ec2.api import Ec2Api
-from estimators.cli.clean import leftover_fleets, remove
+from estimators.cli.clean import left_by, remove
 
 SCRIPT = """
 import os, platform, sys, time
@@ -91,7 +91,7 @@ def main() -> int:
         time.sleep(2)
     print(f"no instance {time.monotonic() - lost:.0f} s after SIGKILL of the supervisor (60 s are allowed)")
     time.sleep(90)  # the last instance's network interface keeps the security group
-    left = leftover_fleets(arguments.region)
+    left = left_by(backends.load("ec2"), arguments.region or "")
     print("nothing is left" if not left else [str(removal.error or removal.item.why) for removal in remove(left)])
     return 0 if job.status == "Completed" and not left else 1
 

@@ -176,11 +176,11 @@ def text(form: str | None = None, what: str = "") -> Rule:
     """
 
     def rule(where: str, value: Any) -> str:
+        if form is not None and not (isinstance(value, str) and re.fullmatch(form, value)):
+            raise ConfigurationError(f"{where}: {shown(value)} is {what}.")
         given = string(where, value)
         if not given:
             raise refuse(where, "a string that is not empty", value)
-        if form is not None and re.fullmatch(form, given) is None:
-            raise ConfigurationError(f"{where}: {shown(value)} is {what}.")
         return given
 
     return rule
@@ -272,7 +272,7 @@ def texts(item: Rule | None = None, *, one_too: bool = True, such_as: str = "") 
     return rule
 
 
-def words(such_as: str = "", *, item: Rule = passable, empty: bool = False) -> Rule:
+def words(such_as: str = "", *, item: Rule = passable, empty: bool = False, paths: bool = False) -> Rule:
     """Return a rule that accepts a list of program arguments or paths, in their order. A string instead of a list is
     refused.
 
@@ -280,17 +280,18 @@ def words(such_as: str = "", *, item: Rule = passable, empty: bool = False) -> R
         such_as: An example for the error message.
         item: The rule for each item.
         empty: Whether an item may be empty.
+        paths: Whether an item may be a path instead of a string.
     """
+    accepted = (str, os.PathLike) if paths else str
 
     def rule(where: str, value: Any) -> tuple[str, ...]:
         if isinstance(value, str | os.PathLike):
             raise refuse(where, "a list", value, f"Write [{shown(value)}]")
         found = []
         for each in items_of(where, value, such_as):
-            each = os.fspath(each) if isinstance(each, os.PathLike) else each
-            if not isinstance(each, str) or not (each or empty):
+            if not isinstance(each, accepted) or not (each or empty):
                 raise ConfigurationError(f"{where} must be a list of strings, got {shown(each)} in it{write(each)}.")
-            found.append(item(where, each))
+            found.append(path(where, each) if paths else item(where, each))
         return tuple(found)
 
     return rule

@@ -60,7 +60,7 @@ def _from(text: str, least: int) -> int:
     if len(text) > _MOST_DIGITS and text.isdigit():
         raise argparse.ArgumentTypeError(f"the number has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")
     if not text.isascii() or not text.isdigit() or int(text) < least:
-        raise argparse.ArgumentTypeError(f"must be a whole number, at least {least}; got {shown(text)}.")
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, got {shown(text)}.")
     return int(text)
 
 

@@ -54,10 +54,11 @@ class Fault:
         do: The name of the kind of fault, as used in JSON and on the command line.
     """
 
-    at_step: int | None = option(rules.whole(1), kw_only=True)
-    at_s: float | None = option(_SECONDS, kw_only=True)
-    at_line: str | None = option(_pattern, kw_only=True)
-    attempt: int | None = option(rules.or_none(rules.whole(0)), 0, kw_only=True)
+    # Type checkers see kw_only and a missing default only in dataclasses.field itself.
+    at_step: int | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": rules.whole(1)})
+    at_s: float | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _SECONDS})
+    at_line: str | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _pattern})
+    attempt: int | None = dataclasses.field(default=0, kw_only=True, metadata={"rule": rules.or_none(rules.whole(0))})
     do: str = dataclasses.field(default="", init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +95,7 @@ class Kill(Fault):
         signal: The name or number of the signal. SIGKILL simulates a crash. SIGSTOP simulates a hang.
     """
 
-    rank: int = option(rules.whole(0), dataclasses.MISSING)
+    rank: int = dataclasses.field(metadata={"rule": rules.whole(0)})
     signal: int | str = option(_signal, "SIGKILL")
     do: str = dataclasses.field(default="kill", init=False, repr=False)
 
@@ -113,7 +114,7 @@ class RemoveHost(Fault):
         return_after_s: The number of seconds until the host returns. None if the host never returns.
     """
 
-    host: str = option(rules.text(), dataclasses.MISSING)
+    host: str = dataclasses.field(metadata={"rule": rules.text()})
     return_after_s: float | None = option(_SECONDS)
     do: str = dataclasses.field(default="remove_host", init=False, repr=False)
 
@@ -128,7 +129,7 @@ class Interrupt(Fault):
         return_after_s: The number of seconds from the kill until the host returns. None if the host never returns.
     """
 
-    host: str = option(rules.text(), dataclasses.MISSING)
+    host: str = dataclasses.field(metadata={"rule": rules.text()})
     notice_s: float = option(_SECONDS, 120.0)
     return_after_s: float | None = option(rules.or_none(_SECONDS), 0.0)
     do: str = dataclasses.field(default="interrupt", init=False, repr=False)

@@ -33,7 +33,6 @@ from estimators.job.faults import check as check_faults
 from estimators.job.spot_market import SpotMarket
 
 S = TypeVar("S", bound="_Shape")
-Options = TypeVar("Options", bound="RunOptions")
 
 #: The possible reactions to a problem that is detected in a job.
 Noticed = Literal["warn", "fail"]
@@ -587,15 +586,6 @@ class RunOptions:
             notices.append(self.spot_market.notice_s)
         return max(self.stop_grace, *notices, 0.0)
 
-    @classmethod
-    def from_dict(cls: type[Options], values: Mapping[str, Any]) -> Options:
-        """Create the options from the result of :func:`container.contract.rules.to_dict`.
-
-        Raises:
-            ConfigurationError: this version does not know an option, or an option is out of range.
-        """
-        return rules.from_dict(cls, values, "run option")  # type: ignore[no-any-return]
-
 
 RunOptions.__init__ = suggesting("RunOptions")(RunOptions.__init__)  # type: ignore[method-assign]
 
@@ -631,6 +621,15 @@ class JobOptions(RunOptions):
             more: The options that fleetfit sets, by name.
         """
         return cls(**{field.name: getattr(given, field.name) for field in dataclasses.fields(RunOptions)}, **more)
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> JobOptions:
+        """Return the options of :func:`container.contract.rules.to_dict`'s form.
+
+        Raises:
+            ConfigurationError: this version does not know an option, or an option is out of range.
+        """
+        return rules.from_dict(cls, values, "run option")  # type: ignore[no-any-return]
 
     @property
     def run_options(self) -> RunOptions:

@@ -135,7 +135,7 @@ class Settings:
         lambda where, value: value if callable(value) else rules.path(where, value)
     )
     source_dir: str | None = option(rules.path)
-    dependencies: tuple[str, ...] = option(_list(rules.words("['lib']", item=rules.path)), ())
+    dependencies: tuple[str, ...] = option(_list(rules.words("['lib']", paths=True)), ())
     code_location: str | None = option(_TEXT)
     hyperparameters: Mapping[str, Any] = option(_dict, default_factory=dict)
     arguments: tuple[str, ...] | None = option(rules.words("['--fp16', '--layers', '64', '32']", empty=True))

@@ -19,6 +19,7 @@ from estimators.job.errors import ConfigurationError
 
 _HOUR = 3600.0
 _SECONDS = rules.number(0, MAX_SECONDS)
+_MOST_SEED = 1 << 63
 
 
 @dataclasses.dataclass(frozen=True, order=True)
@@ -66,11 +67,11 @@ class SpotMarket:
         seed: The seed of the random interruptions.
     """
 
-    trace: tuple[tuple[Any, ...], ...] = option(_trace, ())
+    trace: Sequence[Sequence[Any]] = option(_trace, ())
     rate: float = option(_SECONDS, 0.0)
     notice_s: float = option(_SECONDS, 120.0)
     return_after_s: float | None = option(rules.or_none(_SECONDS), 60.0)
-    seed: int = option(rules.whole(-(1 << 63), 1 << 63), 0)
+    seed: int = option(rules.whole(-_MOST_SEED, _MOST_SEED), 0)
 
     def __post_init__(self) -> None:
         rules.check(self)
@@ -79,6 +80,14 @@ class SpotMarket:
     def interrupts(self) -> bool:
         """Return whether this market can interrupt any host."""
         return bool(self.trace or self.rate)
+
+    def of_run(self, number: int) -> SpotMarket:
+        """Return the market of a run, which has the seed that follows after ``number`` steps.
+
+        The smallest seed follows the largest one.
+        """
+        seed = (self.seed + number + _MOST_SEED) % (2 * _MOST_SEED + 1) - _MOST_SEED
+        return dataclasses.replace(self, seed=seed)
 
     def hosts(self) -> set[str]:
         """Return the names of the hosts in the trace."""

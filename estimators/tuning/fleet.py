@@ -27,7 +27,7 @@ class SharedFleetConfig:
             idle.
     """
 
-    hosts: int = option(rules.whole(1), dataclasses.MISSING)
+    hosts: int = dataclasses.field(metadata={"rule": rules.whole(1)})
     explore: float = option(rules.between_0_and_1, 0.5)
 
     def __post_init__(self) -> None:

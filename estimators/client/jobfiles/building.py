@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
+from container.contract import rules
 from container.contract.names import shown, unknown
 from container.contract.strategies import FRAMEWORKS, parse_distribution
 from estimators.client.jobfiles.reading import Document
@@ -127,7 +128,7 @@ def build(document: Document) -> tuple[Estimator, Any]:
         model_dir = values.pop("model_dir", False)
         given = {name: value for name, value in values.items() if value is not None}
         if options:
-            given["run_options"] = RunOptions.from_dict(options)
+            given["run_options"] = rules.from_dict(RunOptions, options, "run option")
         try:
             return estimator_for(framework, given, model_dir=model_dir), inputs
         except ConfigurationError as error:

@@ -25,6 +25,7 @@ from estimators.results.summary import dollars_text, percent_text, time_text
 from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
+_MOST_DOLLARS = 1_000_000_000
 #: Bounds of ``commit_every="auto"``, in seconds, and its value if no host is ever interrupted.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
@@ -307,10 +308,11 @@ def _hosts(hosts: Any) -> tuple[int, int]:
 
 
 def _prices(prices: Any) -> tuple[float, float]:
-    pair = tuple(prices) if isinstance(prices, tuple | list) else ()
-    if len(pair) != 2 or not all(isinstance(one, int | float) and 0 <= one < math.inf for one in pair):
+    if not isinstance(prices, tuple | list) or len(prices) != 2:
         raise rules.refuse("simulate(prices=…)", "(spot, on demand), in dollars per host and hour", prices)
-    return float(pair[0]), float(pair[1])
+    accept = rules.number(0, _MOST_DOLLARS, "(spot, on demand), in dollars per host and hour, each")
+    spot, kept = (float(accept("simulate(prices=…)", price)) for price in prices)
+    return spot, kept
 
 
 def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
@@ -330,7 +332,7 @@ def _records(job: Result | Workload, records: Any, epochs: Any) -> float:
     if epochs is None:
         return done
     had = job.hyperparameters.get("epochs")
-    if not isinstance(had, int | float) or not had > 0:
+    if isinstance(had, bool) or not isinstance(had, int | float) or not 0 < had <= sys.float_info.max:
         raise ConfigurationError(
             f"simulate(epochs=…): the job {job.job_name!r} has no hyperparameter 'epochs'. Give records=."
         )

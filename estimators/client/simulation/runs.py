@@ -58,7 +58,7 @@ class Question:
 
     def run(self, number: int) -> RunOutcome:
         """Simulate the run with the given number."""
-        market = dataclasses.replace(self.market, seed=self.market.seed + number)
+        market = self.market.of_run(number)
         if isinstance(self.rules, Limits):
             return elastic.run(self.job, market, self.rules, self.limit_s)
         return gang.run(self.job, market, self.rules, self.limit_s)

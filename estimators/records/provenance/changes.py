@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -113,24 +115,35 @@ def _git(
 ) -> bytes:
     """Run git and return its output.
 
-    The output has at most ``limit`` + 1 bytes. An output of ``limit`` + 1 bytes shows that the limit was exceeded.
+    The output has at most ``limit`` + 1 bytes. An output of ``limit`` + 1 bytes shows that the limit was exceeded. git
+    is then killed.
     """
     # Below a git hook, GIT_DIR and similar variables would point to another repository.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as errors:
+    with tempfile.TemporaryFile() as errors:
         try:
-            done = subprocess.run(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=variables, timeout=_TIMEOUT_S
+            git = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=variables
             )
         except FileNotFoundError:
             raise GitError("git is not installed") from None
-        except subprocess.TimeoutExpired:
-            raise GitError(f"`git {arguments[0]}`: it took longer than {_TIMEOUT_S:g} s") from None
-        output.seek(0)
+        timer = threading.Timer(_TIMEOUT_S, git.kill)
+        timer.start()
+        try:
+            with git:
+                assert git.stdout is not None
+                output = git.stdout.read(-1 if limit is None else limit + 1)
+                if limit is not None and len(output) > limit:
+                    git.kill()
+                    return output
+        finally:
+            timer.cancel()
+        if git.returncode == -signal.SIGKILL:
+            raise GitError(f"`git {arguments[0]}`: it took longer than {_TIMEOUT_S:g} s")
         errors.seek(0)
-        if done.returncode not in allowed:
-            reason = errors.read().decode("utf-8", "replace").strip() or f"exit status {done.returncode}"
+        if git.returncode not in allowed:
+            reason = errors.read().decode("utf-8", "replace").strip() or f"exit status {git.returncode}"
             raise GitError(f"`git {arguments[0]}`: {reason}")
-        return output.read(-1 if limit is None else limit + 1)
+        return output

@@ -94,8 +94,13 @@ def _requirement(name: str, one: metadata.Distribution) -> str:
     if not isinstance(direct, dict) or "url" not in direct:
         return f"{name}=={one.version}"
     url = mask_text(str(direct["url"]))
+    place = urlsplit(url)
+    # conda's packages name the folder in which conda has built them.
+    by_conda = (one.read_text("INSTALLER") or "").strip() == "conda"
+    if by_conda or (place.scheme == "file" and not os.path.exists(unquote(place.path))):
+        return f"{name}=={one.version}"
     if isinstance(direct.get("dir_info"), dict) and direct["dir_info"].get("editable"):
-        return f"-e {unquote(urlsplit(url).path)}"
+        return f"-e {unquote(place.path)}"
     return f"{name} @ {_direct_reference(url, direct)}"
 
 

@@ -164,7 +164,7 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
             f"# The job was started from {where}, cell {caller.get('execution_count')}:",
             *(f"#     {line}" for line in str(caller.get("cell") or "").splitlines()),
             "# To run that cell after the cells that were executed before it:",
-            f"fleetfit describe {job} --reproduce python > rerun.py && ipython rerun.py",
+            f"fleetfit describe {job} --reproduce python > rerun.ipy && ipython rerun.ipy",
         ]
         return lines
     argv = [str(argument) for argument in caller.get("argv") or []]

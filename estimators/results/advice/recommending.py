@@ -197,7 +197,7 @@ def recommend(
     per_host = processes_per_host or (known.gpus if known is not None and known.gpus else 1)
     for what, count in (("hosts", hosts), ("processes_per_host", per_host)):
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigurationError(f"recommend({what}=…) must be a whole number, at least 1; got {count!r}.")
+            raise ConfigurationError(f"recommend({what}=…) must be a whole number of at least 1, got {count!r}.")
     kind = device or ("gpu" if known is not None and known.gpus else "cpu")
     if kind not in ("cpu", "gpu"):
         raise ConfigurationError(unknown("device", kind, ("cpu", "gpu")))

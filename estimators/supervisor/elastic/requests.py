@@ -33,7 +33,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
         if operation == "add_hosts":
             count = message.get("count")
             if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-                raise ValueError(f"add_hosts() takes a whole number, at least 1; got {count!r}.")
+                raise ValueError(f"add_hosts() takes a whole number of at least 1, got {count!r}.")
             return {"ok": True, "hosts": controller.hosts.add(count)}
         if operation == "kill_rank":
             controller.workers.signal(int(message["rank"]), int(message.get("signal", signal.SIGKILL)))

@@ -92,7 +92,7 @@ from estimators import MPI, Estimator, FailurePolicy, PyTorch, RunOptions, Tenso
 from estimators import Tensorflow  # wrong
 from estimators import WandbCallback  # wrong
 from estimators.callbacks import Callback, Metric
-from estimators.faults import Kill
+from estimators.faults import Interrupt, Kill, RemoveHost, SpotMarket
 from estimators.inputs import TrainingInput
 from estimators.tuner import ContinuousParameter, HyperparameterTuner
 
@@ -104,6 +104,10 @@ class Printing(Callback):
 
 options = RunOptions(stop_grace=30, failure_policy=FailurePolicy(max_failures=2), backend_options={"cpus": 2})
 RunOptions(faults=[Kill(rank=1, at_step=50)], on_nan="fail", queue="default", needs={"cores": 2})
+RemoveHost("algo-2", at_s=20)
+Interrupt("algo-1", at_step=3)
+SpotMarket(trace=[(20, "algo-2")])
+Kill(at_step=5)  # wrong
 RunOptions(stop_grase=30)  # wrong
 RunOptions(on_nan="ignore")  # wrong
 estimator = TensorFlow(

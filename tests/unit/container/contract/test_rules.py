@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import math
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,6 +41,12 @@ def test_other_numbers_are_refused_with_the_range(rule: rules.Rule, value: Any, 
 
 def test_a_number_of_seconds_stays_as_the_user_has_written_it() -> None:
     assert (repr(rules.seconds()("x", 99)), repr(rules.seconds()("x", 1.5))) == ("99", "1.5")
+
+
+def test_only_lists_of_paths_take_paths() -> None:
+    assert rules.words(paths=True)("x", [Path("a"), "b"]) == ("a", "b")
+    with pytest.raises(ConfigurationError, match="must be a list of strings"):
+        rules.words()("x", [Path("a")])
 
 
 def test_the_largest_amount_is_below_the_limit() -> None:

@@ -221,7 +221,7 @@ def test_install_hands_its_options_on(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["train", "train.py", "-n", "0"]) == Exit.USAGE
-    assert "at least 1; got '0'. See `fleetfit train --help`." in capsys.readouterr().err
+    assert "at least 1, got '0'. See `fleetfit train --help`." in capsys.readouterr().err
     assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
     assert cli.main(["install", "plost"]) == Exit.USAGE
     assert "Did you mean 'plots'?" in capsys.readouterr().err

@@ -29,7 +29,7 @@ ALL = (
 
 def test_they_go_through_json_and_the_command_line() -> None:
     options = RunOptions(faults=ALL)
-    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+    assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(options)))) == options
     assert options.longest_grace == 120 and RunOptions(stop_grace=1, faults=ALL).longest_grace == 10
     texts = (
         "kill:rank=1,at_step=50",

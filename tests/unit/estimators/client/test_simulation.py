@@ -234,6 +234,7 @@ def test_a_stretch_counts_commits() -> None:
         ({"records": math.inf}, "records"),
         ({"prices": 3}, "(spot, on demand)"),
         ({"prices": (None, 3)}, "(spot, on demand)"),
+        ({"prices": (True, False)}, "(spot, on demand)"),
         ({"on_demand_base": 3}, "from 0 to 2"),
         ({"runs": 0}, "runs"),
     ],

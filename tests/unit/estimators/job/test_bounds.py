@@ -260,7 +260,7 @@ def see_that_it_is_taken_or_refused(made: Any, name: str, value: Any) -> None:
     try:
         result = made(**{**_REQUIRED.get(made, {}), name: value})
         if isinstance(result, RunOptions):
-            assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(result)))) == result
+            assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(result)))) == result
     except FleetfitError as error:
         said = str(error)
     except (TypeError, ValueError) as error:  # of the strategies, which know no other

@@ -109,7 +109,7 @@ def test_an_entry_is_read_back() -> None:
     [
         ({"queue": "a b"}, "the name of a queue"),
         ({"queue": "../up"}, "the name of a queue"),
-        ({"queue": ""}, "must be a string"),
+        ({"queue": ""}, "is not the name of a queue"),
         ({"queue": "q", "priority": 1.5}, "a whole number"),
         ({"queue": "q", "priority": 1001}, "a whole number"),
         ({"queue": "q", "priority": True}, "a whole number"),
@@ -131,4 +131,4 @@ def test_wrong_options_are_refused(values: dict[str, object], text: str) -> None
 
 def test_options_read_back() -> None:
     options = RunOptions(queue="default", priority=3, needs={"cores": 2})
-    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+    assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(options)))) == options

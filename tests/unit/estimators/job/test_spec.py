@@ -206,24 +206,24 @@ def test_a_spec_shows_what_was_set() -> None:
 class TestRunOptions:
     def test_reads_back_equal(self) -> None:
         options = RunOptions(stop_grace=3, backend_options={"a": [1]})
-        assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+        assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(options)))) == options
         saved = JobOptions.of(options, backend="local_fake", warnings=("a",), framework_version="2.21")
         assert JobOptions.from_dict(json.loads(json.dumps(rules.to_dict(saved)))) == saved
         assert saved.run_options == options
 
     def test_unknown_options_are_refused_by_name(self) -> None:
         with pytest.raises(ConfigurationError, match=r"unknown run option 'stop_graze'. Did you mean 'stop_grace'\?"):
-            RunOptions.from_dict({"stop_graze": 3})
+            rules.from_dict(RunOptions, {"stop_graze": 3}, "run option")
 
     @pytest.mark.parametrize("values", [[], 3, None])
     def test_other_values_are_refused(self, values: Any) -> None:
         with pytest.raises(ConfigurationError, match="RunOptions: expected a JSON object"):
-            RunOptions.from_dict(values)
+            rules.from_dict(RunOptions, values)
 
     @pytest.mark.parametrize("name", ["on_undistributed", "on_nan"])
     def test_what_is_done_about_what_is_noticed(self, name: str) -> None:
         assert getattr(RunOptions(), name) == "warn"
-        options = RunOptions.from_dict(rules.to_dict(RunOptions(**{name: "fail"})))
+        options = rules.from_dict(RunOptions, rules.to_dict(RunOptions(**{name: "fail"})))
         assert getattr(options, name) == "fail"
         for value in ("fial", None, True, ["fail"]):
             with pytest.raises(ConfigurationError, match=rf"{name}=…\) .*Allowed: 'warn', 'fail'"):

@@ -36,6 +36,13 @@ def test_a_rate_is_random_by_its_seed_alone() -> None:
     assert statistics.mean(gaps) == pytest.approx(60, rel=0.1)  # one in a minute
 
 
+@pytest.mark.parametrize("seed", [0, (1 << 63) - 1, 1 << 63, -(1 << 63)])
+def test_every_run_of_a_simulation_has_a_valid_seed(seed: int) -> None:
+    market = SpotMarket(seed=seed)
+    assert market.of_run(0) == market
+    assert len({market.of_run(number).seed for number in range(5)}) == 5
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -56,7 +63,7 @@ def test_mistakes_are_refused(options: dict[str, Any], said: str) -> None:
 def test_the_options_of_a_run_carry_it_and_read_it_back() -> None:
     market = SpotMarket(trace=[(1, "algo-2", None)], rate=0.5, notice_s=300)
     options = RunOptions(spot_market=market)
-    assert RunOptions.from_dict(json.loads(json.dumps(rules.to_dict(options)))) == options
+    assert rules.from_dict(RunOptions, json.loads(json.dumps(rules.to_dict(options)))) == options
     assert options.longest_grace == 300 and RunOptions().longest_grace == RunOptions().stop_grace
     assert dataclasses.replace(options, spot_market=None).spot_market is None
     assert Interruption(1, "a") < Interruption(2, "a")

@@ -40,7 +40,7 @@ def test_what_a_host_gets_is_what_was_asked_for() -> None:
     ("given", "reason"),
     [
         ({"adress": "auto"}, "Did you mean 'address'"),
-        ({"address": ""}, "must be a string"),
+        ({"address": ""}, "not a single line of text"),
         ({"strategy": "STRICT_SPRAED"}, "Did you mean 'STRICT_SPREAD'"),
         ({"resources_per_host": {}}, "must be a dict of resources and amounts"),
         ({"resources_per_host": {"CPU": 0}}, "asks for nothing"),

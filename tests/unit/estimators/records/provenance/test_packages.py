@@ -27,6 +27,14 @@ def test_direct_references(tmp_path: Path, direct: dict, reference: str) -> None
     assert packages.freeze([str(tmp_path)]) == [f"p @ {reference}"]
 
 
+@pytest.mark.parametrize(("installer", "url"), [("conda\n", "file:///"), ("pip\n", "file:///no/such/folder")])
+def test_packages_from_folders_that_are_gone_are_named_by_version(tmp_path: Path, installer: str, url: str) -> None:
+    install(tmp_path, "six", "1.17.0")
+    (tmp_path / "six-1.17.0.dist-info" / "INSTALLER").write_text(installer)
+    (tmp_path / "six-1.17.0.dist-info" / "direct_url.json").write_text(json.dumps({"url": url, "dir_info": {}}))
+    assert packages.freeze([str(tmp_path)]) == ["six==1.17.0"]
+
+
 def install(folder: Path, name: str, version: str) -> None:
     info = folder / f"{name}-{version}.dist-info"
     info.mkdir(parents=True)

@@ -54,7 +54,7 @@ def test_a_notebook() -> None:
     text = script(caller=caller)
     assert "notebook /repo/a.ipynb, cell 3" in text
     assert "#     job = fit()\n#     print(job)\n" in text
-    assert "--reproduce python > rerun.py && ipython rerun.py" in text
+    assert "--reproduce python > rerun.ipy && ipython rerun.ipy" in text
     values = facts(caller=caller)
     assert reproduce.session(values) == ("# In[1]:\nimport x\n\n# In[2]:\ny = 1\n\n# In[3]:\njob = fit()\nprint(job)\n")
     assert reproduce.session(facts()) == ""
