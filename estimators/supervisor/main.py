@@ -34,6 +34,7 @@ def main(argv: list[str] | None = None) -> int:
     umask = os.umask(0o077)  # only the user may read the record
     processes.become_subreaper()
     loop = AsyncioLoop()
+    supervisor: Supervisor | None = None
     try:
         if record.read_options().get("dispatcher"):
             from estimators.supervisor import dispatched
@@ -50,7 +51,8 @@ def main(argv: list[str] | None = None) -> int:
             supervisor.clients.attach(arguments.attached_fd, arguments.caller_pid or 0)
         loop.run(supervisor.run())
     except Exception:
-        loop.end_descendants()
+        # The protected processes end with this one. Among them are those that then terminate machines.
+        loop.end_descendants(spare=supervisor.protected if supervisor is not None else ())
         _record_fault(record)
         raise
     _expect_dismissal()

@@ -115,7 +115,7 @@ class Supervisor:
             self,
         )
         self._backend.umask = umask
-        self._provenance = ProvenanceCollector(loop, record.path, self._backend.protected, self._journal)
+        self._provenance = ProvenanceCollector(loop, record.path, self.protected, self._journal)
         hosts: FaultyHosts = GangHosts(self._backend, self)
         if self._elastic:
             from estimators.supervisor.elastic.fault_hosts import ElasticHosts
@@ -441,6 +441,11 @@ class Supervisor:
         return self._attempt.spec.hosts
 
     @property
+    def protected(self) -> set[int]:
+        """Return the pids of the child processes that end after the supervisor."""
+        return self._backend.protected
+
+    @property
     def attempts(self) -> Attempts:
         """Return the job's attempts, with the hosts that are available for them."""
         return self._machine.attempts
@@ -504,7 +509,7 @@ class Supervisor:
             self._watch.cancel()
         for fault in self._injector.end():
             self._journal.warn(f"fault: {fault} was not injected: the job ended first.")
-        self.loop.end_descendants(spare=self._backend.protected)
+        self.loop.end_descendants(spare=self.protected)
         self._backend.cleanup()
         if self._place is not None and self._queueing is not None:
             self._queueing.cancel()
@@ -564,7 +569,7 @@ class Supervisor:
         """Wait for the provenance collector, for a limited time. The caller has already received the result."""
         seconds = _ABANDONED_TIMEOUT if self._machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
-        self.loop.end_descendants(spare=self._backend.protected - late)
+        self.loop.end_descendants(spare=self.protected - late)
         if seconds == _PROVENANCE_TIMEOUT:
             finalize.tidy()
 
