@@ -21,7 +21,7 @@ from typing import Any
 from benchmarks import harness
 from benchmarks.harness import Bar, Numbers, Quiet, Row, median_with_interval
 from container.checkpoint import Checkpointer
-from container.distributed.tensorflow.callbacks import Callback
+from container.distributed.tensorflow.callbacks import KerasCallback
 
 _STEP = "step, ms"
 _PROCESSOR = "processor, ms"
@@ -50,7 +50,7 @@ class Size:
 SIZES = (Size((64, 300, 256, 10)), Size((512, 1152, 2048, 1000, 10)))
 
 
-class Block(Callback):
+class Block(KerasCallback):
     """Times the steps of one ``fit`` from its ``_LEAD``-th batch until it is told to end.
 
     Args:

@@ -10,13 +10,13 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 from epoch_timer import EpochTimer, parse_arguments
 
 from container import distributed
-from container.distributed.tensorflow.callbacks import Callback
+from container.distributed.tensorflow.callbacks import KerasCallback
 from container.distributed.tensorflow.elastic import TrainingState
 
 BATCH = 32
 
 
-class Timer(EpochTimer, Callback):
+class Timer(EpochTimer, KerasCallback):
     """That of Keras."""
 
 

@@ -20,14 +20,14 @@ import horovod.tensorflow.keras as hvd
 import tensorflow as tf
 
 from container import distributed
-from container.distributed.tensorflow.callbacks import Callback
+from container.distributed.tensorflow.callbacks import KerasCallback
 
 BATCH = 64
 WARM_UP = 30
 BY_HAND, OURS = "by hand", "container.distributed"
 
 
-class Timer(Callback):
+class Timer(KerasCallback):
     """Times steps; comes first among the callbacks, so that a step has all that the others do."""
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class Timer(Callback):
         self.begins.append(time.perf_counter())
 
 
-class End(Callback):
+class End(KerasCallback):
     """Notes when an epoch ends; comes last."""
 
     batch_hooks = False

@@ -21,7 +21,7 @@ import numpy as np
 import tensorflow as tf
 
 from container import distributed
-from container.distributed.tensorflow.callbacks import Callback
+from container.distributed.tensorflow.callbacks import KerasCallback
 
 BATCH = 64
 RECORDS = 1024
@@ -33,7 +33,7 @@ EPOCHS = 3
 MODELS = {"small": (64, 300, 256, 10), "larger": (512, 1152, 2048, 1000, 10)}
 
 
-class Epochs(Callback):
+class Epochs(KerasCallback):
     """Times whole epochs: parameter servers refuse callbacks for batches."""
 
     batch_hooks = False

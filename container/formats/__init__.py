@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import enum
 
-from container.formats.base import Buffer, Framing, FramingError, RecordError
+from container.formats.base import Buffer, DamagedRecordError, Framing, FramingError
 
-__all__ = ["Buffer", "Framing", "FramingError", "RecordError", "RecordFormat", "framing", "recognise"]
+__all__ = ["Buffer", "DamagedRecordError", "Framing", "FramingError", "RecordFormat", "framing", "recognise"]
 
 
 class RecordFormat(enum.Enum):

@@ -25,7 +25,7 @@ class FramingError(ValueError):
         self.cause = cause
 
 
-class RecordError(Exception):
+class DamagedRecordError(Exception):
     """Raised if a record of a channel's object is damaged. The message is one line with the object, the offset and the
     record's number.
 

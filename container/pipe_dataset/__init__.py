@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from container.formats import RecordError
+from container.formats import DamagedRecordError
 from container.pipe_dataset.faults import PipeError
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 #: The name of this error in SageMaker's package.
 PipeModeDatasetException = PipeError
 
-__all__ = ["PipeError", "PipeModeDataset", "PipeModeDatasetException", "PipeModeIterable", "RecordError"]
+__all__ = ["DamagedRecordError", "PipeError", "PipeModeDataset", "PipeModeDatasetException", "PipeModeIterable"]
 
 #: In separate modules, because one needs TensorFlow and the other PyTorch.
 _MODULES = {"PipeModeDataset": "dataset", "PipeModeIterable": "iterable"}

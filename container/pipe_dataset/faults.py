@@ -9,7 +9,7 @@ from collections import deque
 from typing import TYPE_CHECKING, TypeAlias
 
 from container import formats
-from container.formats import FramingError, RecordError, tfrecord
+from container.formats import DamagedRecordError, FramingError, tfrecord
 
 if TYPE_CHECKING:
     from container.contract.pipes import Note
@@ -64,7 +64,9 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
     if not last.plain:
         number = _number(last, record)
         place = _place_of(reader, last.uri, number)
-        return RecordError(reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1)
+        return DamagedRecordError(
+            reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1
+        )
     # A record that is cut off at the end of an object is continued with bytes of the next object, where the fault
     # appears.
     candidates = [] if framed else [(before, last.at - before.at) for before in notes[-2:-1]] + [(last, None)]
@@ -72,11 +74,11 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
         found = _first_fault(reader, note.uri, size)
         if found is not None:
             place, number, why = found
-            return RecordError(reader.channel, note.uri, why, offset=place, record=number + 1)
+            return DamagedRecordError(reader.channel, note.uri, why, offset=place, record=number + 1)
     number = None
     with contextlib.suppress(Exception):
         number = _count_until(reader, last.uri, offset - last.at) + 1
-    return RecordError(reader.channel, last.uri, cause, offset=offset - last.at, record=number)
+    return DamagedRecordError(reader.channel, last.uri, cause, offset=offset - last.at, record=number)
 
 
 def explain(message: str) -> Exception | None:

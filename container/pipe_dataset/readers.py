@@ -379,7 +379,7 @@ class Tolerant:
         """Return the next undamaged records. Return None at the end of the stream.
 
         Raises:
-            RecordError: more damaged records in a row than tolerated.
+            DamagedRecordError: more damaged records in a row than tolerated.
         """
         while (found := self._reader.next_whole()) is not None:
             at, first, records = found

@@ -89,7 +89,7 @@ class StreamReader:
         The file is reused for the :data:`SEGMENTS`-th segment after this one.
 
         Raises:
-            RecordError: a record is damaged.
+            DamagedRecordError: a record is damaged.
             PipeError: the host agent has failed.
         """
         began = time.monotonic()
@@ -116,7 +116,7 @@ class StreamReader:
         """Return the contents of the next records. Return None at the end of the stream.
 
         Raises:
-            RecordError: a record is damaged.
+            DamagedRecordError: a record is damaged.
             PipeError: the host agent has failed.
         """
         began = time.monotonic()
@@ -148,7 +148,7 @@ class StreamReader:
             The offset of the first record in the stream, the number of the first record, and the records.
 
         Raises:
-            RecordError: a record is damaged.
+            DamagedRecordError: a record is damaged.
             PipeError: the host agent has failed.
         """
         while True:

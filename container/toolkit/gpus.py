@@ -11,7 +11,7 @@ class _Utilization(ctypes.Structure):
     _fields_ = (("gpu", ctypes.c_uint), ("memory", ctypes.c_uint))
 
 
-class _Memory(ctypes.Structure):
+class _NvmlMemory(ctypes.Structure):
     _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
 
 
@@ -55,7 +55,7 @@ def _devices(library: Any) -> list[ctypes.c_void_p]:
 
 def _gpu(library: Any, place: int, device: ctypes.c_void_p) -> dict[str, float]:
     values: dict[str, float] = {}
-    rates, memory = _Utilization(), _Memory()
+    rates, memory = _Utilization(), _NvmlMemory()
     if not library.nvmlDeviceGetUtilizationRates(device, ctypes.byref(rates)):
         values[f"gpu{place}_percent"] = rates.gpu
     if not library.nvmlDeviceGetMemoryInfo(device, ctypes.byref(memory)):

@@ -16,7 +16,7 @@ from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from estimators.job.faults import step_orders
-from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
 
 #: SageMaker's name for the group of all instances of a cluster without instance groups.
 INSTANCE_GROUP = "homogeneousCluster"
@@ -153,12 +153,12 @@ def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int
     return found
 
 
-def input_mode(spec: TrainingJobSpec, channel: Channel) -> str:
+def input_mode(spec: TrainingJobSpec, channel: InputChannel) -> str:
     """Return a channel's input mode. If the channel has no input mode, return the job's input mode."""
     return channel.input_mode or spec.algorithm.input_mode
 
 
-def _channel_config(spec: TrainingJobSpec, channel: Channel) -> dict[str, str]:
+def _channel_config(spec: TrainingJobSpec, channel: InputChannel) -> dict[str, str]:
     s3 = channel.source.s3
     config = {
         "TrainingInputMode": input_mode(spec, channel),

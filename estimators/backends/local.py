@@ -9,10 +9,10 @@ from container.contract import channels
 from container.system.locations import is_s3, path_here
 from estimators.backends.config import INSTANCE_GROUP, input_mode
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Channel, TrainingJobSpec
+from estimators.job.request import InputChannel, TrainingJobSpec
 
 
-def channel_refusal(spec: TrainingJobSpec, channel: Channel) -> str | None:
+def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
     """Return why the local backends do not support a channel. Return None if they support the channel."""
     if channel.source.file_system is not None:
         return (
@@ -47,7 +47,7 @@ def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
     }
 
 
-def agent_channel(spec: TrainingJobSpec, channel: Channel) -> channels.HostChannel:
+def agent_channel(spec: TrainingJobSpec, channel: InputChannel) -> channels.HostChannel:
     """Return the description of a channel for the host agent.
 
     Raises:

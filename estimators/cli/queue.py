@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.cli import Exit, console
 
 if TYPE_CHECKING:
-    from estimators.job.queueing import Entry
+    from estimators.job.queueing import QueuedJob
 
 _EXAMPLES = """\
 examples:
@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
     """Print the jobs that run or wait in the queues."""
     from estimators.job.errors import ConfigurationError
     from estimators.job.queueing import order
-    from estimators.records.queues import Queue, machine, queue_names
+    from estimators.records.queues import JobQueue, machine, queue_names
 
     names = queue_names()
     if args.name is not None:
@@ -48,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{', '.join(names) or 'none, because no job has been queued yet'}."
             )
         names = [args.name]
-    found = {name: Queue(name).entries() for name in names}
+    found = {name: JobQueue(name).entries() for name in names}
     if args.json:
         console.out_json(
             {
@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     return Exit.OK
 
 
-def _placed(entries: list[Entry], waiting: list[Entry]) -> list[tuple[int | None, Entry]]:
+def _placed(entries: list[QueuedJob], waiting: list[QueuedJob]) -> list[tuple[int | None, QueuedJob]]:
     """Return the running jobs, followed by the waiting jobs.
 
     Each waiting job has its place in the queue, from 1. The place of a running job is None.
@@ -83,7 +83,7 @@ def _placed(entries: list[Entry], waiting: list[Entry]) -> list[tuple[int | None
     return [*((None, one) for one in running), *enumerate(waiting, 1)]
 
 
-def _since(entry: Entry) -> str:
+def _since(entry: QueuedJob) -> str:
     from estimators.results.summary import seconds_text
 
     return seconds_text(max(0.0, time.time() - entry.since))

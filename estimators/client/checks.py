@@ -33,7 +33,7 @@ from estimators.backends.local import agent_channels, piped
 from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
-from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
     from estimators.client.source import Source
@@ -280,7 +280,7 @@ def _matches(wanted: str, running: str) -> bool:
     return running.split(".")[: len(parts)] == parts
 
 
-def _check_channel(channel: Channel) -> None:
+def _check_channel(channel: InputChannel) -> None:
     path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
     if path is None:
         return  # the backend checks this channel

@@ -79,7 +79,7 @@ class Shown(NamedTuple):
     times: int = 1
 
 
-class _Held:
+class _HeldLine:
     """A line that waits for equal lines of other ranks."""
 
     __slots__ = ("arrived", "foldable", "line", "number", "said_by")
@@ -106,8 +106,8 @@ class Folding:
     def __init__(self, *, several: bool = True, clock: Callable[[], float] = time.monotonic) -> None:
         self._several = several
         self._clock = clock
-        self._queue: deque[_Held] = deque()
-        self._open: dict[tuple[bytes, int], deque[_Held]] = {}  # lines that other ranks may still print
+        self._queue: deque[_HeldLine] = deque()
+        self._open: dict[tuple[bytes, int], deque[_HeldLine]] = {}  # lines that other ranks may still print
         self._newest: dict[_Key, int] = {}  # process -> number of the last waiting line that the process has printed
         self._in_traceback: set[_Key] = set()
         self._number = 0
@@ -154,7 +154,7 @@ class Folding:
                 equal.line = line
             self._newest[key] = equal.number
             return
-        held = _Held(line, self._number, now, foldable=foldable)
+        held = _HeldLine(line, self._number, now, foldable=foldable)
         self._number += 1
         self._newest[key] = held.number
         self._queue.append(held)

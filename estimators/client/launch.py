@@ -60,7 +60,7 @@ _LINGERING = 40.0
 _supervisors: list[subprocess.Popen[bytes]] = []
 
 
-class Started(NamedTuple):
+class StartedJob(NamedTuple):
     """A job whose supervisor has been started.
 
     Attributes:
@@ -82,7 +82,7 @@ def launch(
     attached: bool = True,
     source: Source | None = None,
     env: Mapping[str, str] | None = None,
-) -> Started:
+) -> StartedJob:
     """Start a job that has passed all checks.
 
     Args:
@@ -120,13 +120,13 @@ def launch(
 
 def _started(
     record: JobRecord, env: Mapping[str, str] | None = None, *, attached: bool, resumed: bool = False
-) -> Started:
+) -> StartedJob:
     """Start a supervisor for a new or resumed job whose record has been written.
 
     If ``attached``, the job is stopped when this process ends.
     """
     if not attached:
-        return Started(record, None, start(record, env, resumed=resumed))
+        return StartedJob(record, None, start(record, env, resumed=resumed))
     ours, theirs = socket.socketpair()
     try:
         with theirs:
@@ -134,7 +134,7 @@ def _started(
     except BaseException:
         ours.close()  # a supervisor that was started notices the closed connection, and exits
         raise
-    return Started(record, Tie(ours), process)
+    return StartedJob(record, Tie(ours), process)
 
 
 def pinned(options: JobOptions) -> JobOptions:
@@ -145,7 +145,7 @@ def pinned(options: JobOptions) -> JobOptions:
     return dataclasses.replace(options, dispatcher_options=reached)
 
 
-def resume(record: JobRecord, *, attached: bool = True) -> Started:
+def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
     """Start another attempt of a job that failed, was stopped, or lost its supervisor. The job keeps its record.
 
     If the job has a checkpoint, the script continues from the last checkpoint.

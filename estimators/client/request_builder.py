@@ -20,8 +20,8 @@ from estimators.job.fleets import fleet_name
 from estimators.job.inputs import model_channel, normalise_uri
 from estimators.job.request import (
     Algorithm,
-    Channel,
     CheckpointConfig,
+    InputChannel,
     JobOptions,
     OutputConfig,
     Resources,
@@ -54,7 +54,7 @@ def build_spec(
     settings: Settings,
     *,
     name: str,
-    channels: tuple[Channel, ...],
+    channels: tuple[InputChannel, ...],
     code: Code | None,
     passes_model_dir: bool,
     home: str | Path | None = None,
@@ -276,7 +276,7 @@ def _algorithm(settings: Settings) -> Algorithm:
     )
 
 
-def _inputs(settings: Settings, channels: tuple[Channel, ...]) -> tuple[Channel, ...]:
+def _inputs(settings: Settings, channels: tuple[InputChannel, ...]) -> tuple[InputChannel, ...]:
     if settings.model_uri is None:
         return channels
     if any(channel.name == settings.model_channel_name for channel in channels):

@@ -46,7 +46,7 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
 @dataclasses.dataclass(frozen=True)
-class Entry:
+class SnapshotEntry:
     """A file or link to copy.
 
     Attributes:
@@ -77,7 +77,7 @@ class Listing:
         ignored: The excluded paths for each ignore file, by the file's name. Folders end in a slash.
     """
 
-    entries: tuple[Entry, ...]
+    entries: tuple[SnapshotEntry, ...]
     folders: tuple[str, ...]
     left_out: tuple[str, ...] = ()
     ignored: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -127,7 +127,7 @@ class Source:
             return self.taken
         found = _list(self.roots, frozenset(self.without), self.kept)
         folders = {parent.as_posix() for name in self.made for parent in PurePosixPath(name).parents} - {"."}
-        entries = (Entry(name, None, len(content), content=content) for name, content in self.made.items())
+        entries = (SnapshotEntry(name, None, len(content), content=content) for name, content in self.made.items())
         return dataclasses.replace(
             found, entries=(*found.entries, *entries), folders=(*found.folders, *sorted(folders - set(found.folders)))
         )
@@ -503,7 +503,7 @@ def _near(path: Path) -> str:
 
 
 def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tuple[str, ...]) -> Listing:
-    entries: list[Entry] = []
+    entries: list[SnapshotEntry] = []
     folders: list[str] = []
     left_out: list[str] = []
     ignored: dict[str, list[str]] = {}
@@ -541,7 +541,7 @@ def _walk(
     left_out: list[str],
     rules: ignoring.Ignored,
     ignored: list[str],
-) -> Iterator[str | Entry]:
+) -> Iterator[str | SnapshotEntry]:
     """Yield the entries below a folder. Files and links are yielded as entries, and folders as texts.
 
     Args:
@@ -574,7 +574,7 @@ def _walk(
                 left_out.append(f"{path} is left out: it links to {os.readlink(path)}, which {rules.file} leaves out")
                 continue
             if link is not None:
-                yield Entry(name, None, link=link)
+                yield SnapshotEntry(name, None, link=link)
                 continue
             target = os.path.realpath(path)
             if not os.path.exists(target):
@@ -610,12 +610,12 @@ def _kind(status: os.stat_result) -> str | None:
     return kinds.get(stat.S_IFMT(status.st_mode), "a device")
 
 
-def _file(path: str, name: str, status: os.stat_result) -> Entry:
+def _file(path: str, name: str, status: os.stat_result) -> SnapshotEntry:
     if (kind := _kind(status)) is not None:
         raise ConfigurationError(f"source_dir: {path} is {kind}, which cannot be part of a job's code. Move it away.")
     if not os.access(path, os.R_OK):
         raise ConfigurationError(f"source_dir: {path} cannot be read: permission denied.")
-    return Entry(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
+    return SnapshotEntry(name, path, status.st_size, bool(status.st_mode & stat.S_IXUSR))
 
 
 def _inner_link(path: str, root: str) -> str | None:
@@ -629,7 +629,7 @@ def _inner_link(path: str, root: str) -> str | None:
     return os.path.relpath(target, os.path.realpath(os.path.dirname(path)))
 
 
-def _copy(entry: Entry, place: str) -> None:
+def _copy(entry: SnapshotEntry, place: str) -> None:
     if entry.content is not None:
         Path(place).write_bytes(entry.content)
         os.chmod(place, 0o600)

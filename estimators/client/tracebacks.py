@@ -27,7 +27,7 @@ _CHAIN = (b"During handling of the above exception", b"The above exception was t
 _Key = tuple[str, str | None]
 
 
-class _Held:
+class _HeldTraceback:
     """A traceback, and the lines that the same process printed directly after the traceback."""
 
     def __init__(self, line: LogLine, now: float) -> None:
@@ -46,7 +46,7 @@ class Tracebacks:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._held: dict[_Key, _Held] = {}
+        self._held: dict[_Key, _HeldTraceback] = {}
 
     def take(self, lines: Iterable[LogLine]) -> Iterator[LogLine]:
         """Add new lines, and yield the lines that can be shown now."""
@@ -68,7 +68,7 @@ class Tracebacks:
                 del self._held[key]
                 yield from held.lines
             if _HEADER.match(line.data) is not None:
-                self._held[key] = _Held(line, now)
+                self._held[key] = _HeldTraceback(line, now)
             else:
                 yield line
         for key, held in list(self._held.items()):

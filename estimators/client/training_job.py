@@ -17,7 +17,7 @@ from estimators.client import ipc_client, launch
 from estimators.client.callbacks import Callbacks, EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import LogPrinter
-from estimators.client.waiting import ENDING_SECONDS, Output, Wait
+from estimators.client.waiting import ENDING_SECONDS, JobDisplay, Wait
 from estimators.job.errors import (
     ConfigurationError,
     JobUnreachableError,
@@ -577,7 +577,7 @@ class TrainingJob:
         deadline = time.monotonic() + timeout if timeout is not None else None
         self._ensure_followed()
         with Interrupts() as interrupts:
-            output = Output(self, sys.stdout if logs else None, all=all)
+            output = JobDisplay(self, sys.stdout if logs else None, all=all)
             feed = EventFeed(self, checked, output.progress, before=output.hide)
             try:
                 if logs and not self._is_over():

@@ -46,7 +46,7 @@ _PING_SECONDS = 15.0
 _PINGS = 3
 
 
-class Output:
+class JobDisplay:
     """The display of the logs and the progress for a waiting caller.
 
     With None as the stream, neither logs nor progress are displayed. A terminal shows the progress in a line below the
@@ -245,7 +245,7 @@ class Wait:
     def __init__(
         self,
         job: TrainingJob,
-        output: Output,
+        output: JobDisplay,
         feed: EventFeed,
         interrupts: Interrupts,
         deadline: float | None,

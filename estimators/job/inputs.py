@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from container.contract import rules
 from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Channel
+from estimators.job.request import InputChannel
 
 #: The channel of inputs that are not a dict.
 DEFAULT_CHANNEL = "training"
@@ -224,7 +224,7 @@ class FileSystemInput:
         return f"FileSystemInput({source['FileSystemId']!r}, {source['FileSystemType']!r}, {source['DirectoryPath']!r})"
 
 
-def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
+def parse_inputs(inputs: Any) -> tuple[InputChannel, ...]:
     """Read the ``inputs`` argument of ``fit()``.
 
     Args:
@@ -245,7 +245,7 @@ def parse_inputs(inputs: Any) -> tuple[Channel, ...]:
     return tuple(_channel(name, value) for name, value in inputs.items())
 
 
-def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
+def model_channel(model_uri: str | os.PathLike[str], name: str) -> InputChannel:
     """Return the input channel for a pre-trained model.
 
     Args:
@@ -253,7 +253,7 @@ def model_channel(model_uri: str | os.PathLike[str], name: str) -> Channel:
         name: The name of the channel.
     """
     given = TrainingInput(model_uri, input_mode="File", content_type="application/x-sagemaker-model")
-    return Channel.from_request({**given.config, "ChannelName": name})
+    return InputChannel.from_request({**given.config, "ChannelName": name})
 
 
 def normalise_uri(location: Any) -> str:
@@ -286,7 +286,7 @@ def normalise_uri(location: Any) -> str:
     return os.path.abspath(os.path.expanduser(text))
 
 
-def _channel(name: str, value: Any) -> Channel:
+def _channel(name: str, value: Any) -> InputChannel:
     config: Any
     if isinstance(value, str | os.PathLike):
         config = TrainingInput(value).config
@@ -298,10 +298,10 @@ def _channel(name: str, value: Any) -> Channel:
             raise ConfigurationError(
                 f"inputs: channel {name!r} is {shown(value)}. Give a path, a URI, a TrainingInput or a FileSystemInput."
             )
-    channel = Channel.from_request({**config, "ChannelName": name})
+    channel = InputChannel.from_request({**config, "ChannelName": name})
     source = channel.source.s3
     if source is not None:  # the SDK's own classes do not support relative paths
         config = channel.to_request()
         config["DataSource"]["S3DataSource"]["S3Uri"] = normalise_uri(source.uri)
-        channel = Channel.from_request(config)
+        channel = InputChannel.from_request(config)
     return channel

@@ -53,7 +53,7 @@ _PLACES = re.compile(r"\b(step|iteration|iter|batch|epoch)\b\W{0,3}(\d{1,15})", 
 
 
 @dataclasses.dataclass(frozen=True)
-class MetricDefinition:
+class MetricPattern:
     """A metric and the regular expression that finds its value in a line.
 
     Attributes:
@@ -121,11 +121,11 @@ class MetricDefinition:
         return {"Name": self.name, "Regex": self.regex}
 
 
-def parse_metric_definitions(value: Any) -> tuple[MetricDefinition, ...]:
+def parse_metric_definitions(value: Any) -> tuple[MetricPattern, ...]:
     """Check the ``metric_definitions`` argument.
 
     Args:
-        value: None, or a list whose items are ``{"Name": …, "Regex": …}`` or :class:`MetricDefinition`.
+        value: None, or a list whose items are ``{"Name": …, "Regex": …}`` or :class:`MetricPattern`.
 
     Raises:
         ConfigurationError: a key is unknown, or a regex is not valid or has no group.
@@ -136,8 +136,8 @@ def parse_metric_definitions(value: Any) -> tuple[MetricDefinition, ...]:
     return tuple(_parse_one(item) for item in items_of("metric_definitions", value, example))
 
 
-def _parse_one(item: Any) -> MetricDefinition:
-    if isinstance(item, MetricDefinition):
+def _parse_one(item: Any) -> MetricPattern:
+    if isinstance(item, MetricPattern):
         return item
     if not isinstance(item, Mapping):
         raise ConfigurationError(
@@ -149,7 +149,7 @@ def _parse_one(item: Any) -> MetricDefinition:
     for key in ("Name", "Regex"):
         if key not in item:
             raise ConfigurationError(f"metric_definitions: {key!r} is missing in {dict(item)!r}.")
-    return MetricDefinition(item["Name"], item["Regex"])
+    return MetricPattern(item["Name"], item["Regex"])
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -195,7 +195,7 @@ class MetricExtractor:
 
     def __init__(
         self,
-        definitions: Iterable[MetricDefinition],
+        definitions: Iterable[MetricPattern],
         rank_of: Callable[[str, str | None], int | None] | None = None,
     ) -> None:
         self.rank_of = rank_of or (lambda host, process: wire.rank_of(process))
@@ -245,7 +245,7 @@ class MetricExtractor:
                 self._nearest[name] = text
         return Line(text, host, self.rank_of(host, process), time_ns, attempt, epoch=self._epochs.get((host, process)))
 
-    def events(self, line: Line, definition: MetricDefinition, caught: Caught) -> list[Event]:
+    def events(self, line: Line, definition: MetricPattern, caught: Caught) -> list[Event]:
         """Return the events for a metric that was found in a line.
 
         Args:

@@ -23,7 +23,7 @@ check_name = rules.text(
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Resources:
+class ComputeResources:
     """The resources that a job needs, or that a machine has.
 
     Attributes:
@@ -36,18 +36,20 @@ class Resources:
     gpus: float = 0.0
     memory_gb: float = 0.0
 
-    def fits(self, free: Resources) -> bool:
+    def fits(self, free: ComputeResources) -> bool:
         """Return whether the free resources are sufficient for these resources."""
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
-    def minus(self, others: Iterable[Resources]) -> Resources:
+    def minus(self, others: Iterable[ComputeResources]) -> ComputeResources:
         """Return the resources that remain when others use some of them.
 
         Args:
             others: The resources that others use.
         """
         taken = list(others)
-        return Resources(**{name: getattr(self, name) - sum(getattr(one, name) for one in taken) for name in NAMES})
+        return ComputeResources(
+            **{name: getattr(self, name) - sum(getattr(one, name) for one in taken) for name in NAMES}
+        )
 
     def __str__(self) -> str:
         """Return a text such as ``2 cores, 1 GPU, 4 GB``."""
@@ -59,11 +61,11 @@ class Resources:
         return ", ".join(parts) or "nothing"
 
 
-NAMES = tuple(field.name for field in dataclasses.fields(Resources))
+NAMES = tuple(field.name for field in dataclasses.fields(ComputeResources))
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Entry:
+class QueuedJob:
     """A job in a queue.
 
     Attributes:
@@ -78,27 +80,27 @@ class Entry:
     job: str
     priority: int
     since: float
-    needs: Resources
+    needs: ComputeResources
     running: bool = False
     preemptible: bool = False
 
     @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> Entry:
+    def from_dict(cls, values: Mapping[str, Any]) -> QueuedJob:
         """Read the result of ``dataclasses.asdict``.
 
         Raises:
             KeyError, TypeError, ValueError: the values are not an entry.
         """
-        return cls(**{**values, "needs": Resources(**values["needs"])})
+        return cls(**{**values, "needs": ComputeResources(**values["needs"])})
 
 
-def order(entries: Iterable[Entry]) -> list[Entry]:
+def order(entries: Iterable[QueuedJob]) -> list[QueuedJob]:
     """Return the waiting entries in the order in which they start."""
     waiting = (entry for entry in entries if not entry.running)
     return sorted(waiting, key=lambda entry: (-entry.priority, entry.since, entry.job))
 
 
-def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
+def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
     """Return whether a job may start now."""
     known = list(entries)
     waiting = order(known)
@@ -107,7 +109,7 @@ def starts(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
     return _has_room(waiting[0], [entry for entry in known if entry.running], machine)
 
 
-def makes_room(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
+def makes_room(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
     """Return whether a running job must end its attempt for the next job in the queue.
 
     Only as many jobs as necessary are interrupted. Jobs of the lowest priority are interrupted first. Of jobs with
@@ -135,7 +137,7 @@ def makes_room(entries: Iterable[Entry], job: str, machine: Resources) -> bool:
     return job in going and _has_room(first, staying, machine)
 
 
-def _has_room(entry: Entry, running: list[Entry], machine: Resources) -> bool:
+def _has_room(entry: QueuedJob, running: list[QueuedJob], machine: ComputeResources) -> bool:
     return not running or entry.needs.fits(machine.minus(one.needs for one in running))
 
 

@@ -261,7 +261,7 @@ class Shuffle(_Shape):
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
-class Channel(_Shape):
+class InputChannel(_Shape):
     """One input channel.
 
     Attributes:
@@ -409,7 +409,7 @@ class TrainingJobSpec(_Shape):
     role: str = _member("RoleArn", default="")
     algorithm: Algorithm = _member("AlgorithmSpecification", shape=Algorithm, default=Algorithm())
     hyperparameters: Mapping[str, str] = _member("HyperParameters", default=dict)
-    inputs: tuple[Channel, ...] = _member("InputDataConfig", shape=Channel, many=True)
+    inputs: tuple[InputChannel, ...] = _member("InputDataConfig", shape=InputChannel, many=True)
     output: OutputConfig = _member("OutputDataConfig", shape=OutputConfig, default=OutputConfig())
     resources: Resources = _member("ResourceConfig", shape=Resources, default=Resources())
     vpc: VpcConfig | None = _member("VpcConfig", shape=VpcConfig)

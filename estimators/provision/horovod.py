@@ -33,7 +33,7 @@ from estimators.provision.errors import (
     diagnosis,
 )
 from estimators.provision.packages import Installation
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 from estimators.provision.wheels import WheelCache
 
 VERSION = "0.28.1"
@@ -158,7 +158,7 @@ def install(
     cache: WheelCache,
     *,
     frameworks: Iterable[str] = (),
-    progress: Progress = SILENT,
+    progress: ProgressDisplay = SILENT,
 ) -> BuildKey:
     """Install Horovod, and check that Horovod can be imported.
 
@@ -292,7 +292,7 @@ def _build(
     key: BuildKey,
     *,
     lock: int,
-    progress: Progress,
+    progress: ProgressDisplay,
 ) -> Path:
     cxx = compiler()
     progress.detail("installing build tools")
@@ -324,7 +324,7 @@ def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
         yield Path(folder, str(key))
 
 
-def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progress: Progress) -> None:
+def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progress: ProgressDisplay) -> None:
     """Unpack and patch Horovod's source in the build folder."""
     shutil.rmtree(build, ignore_errors=True)
     build.mkdir(parents=True)
@@ -339,7 +339,7 @@ def source(
     installation: Installation,
     cache: WheelCache,
     *,
-    progress: Progress = SILENT,
+    progress: ProgressDisplay = SILENT,
 ) -> Path:
     """Return the path of Horovod's source distribution.
 
@@ -422,7 +422,7 @@ def _compile(
     cxx: str,
     lock: int,
     cache: WheelCache,
-    progress: Progress,
+    progress: ProgressDisplay,
 ) -> tuple[Path | None, commands.CommandResult, Path]:
     jobs = str(_jobs())
     inherited = installation.environment()

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 
 @contextmanager
-def exclusive(path: Path, progress: Progress = SILENT, waiting: str = "") -> Iterator[int]:
+def exclusive(path: Path, progress: ProgressDisplay = SILENT, waiting: str = "") -> Iterator[int]:
     """Hold an exclusive lock on a file while the block runs.
 
     The lock belongs to the open file. A child process that inherits the descriptor also holds the lock. If this process

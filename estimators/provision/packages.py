@@ -11,7 +11,7 @@ from pathlib import Path
 
 from estimators.provision import commands, uv
 from estimators.provision.errors import IndexUnreachable, ProvisionError, VenvUnavailable, diagnosis
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 _DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
 
@@ -130,7 +130,7 @@ class Installation:
         *,
         log: str,
         environment: Mapping[str, str] | None = None,
-        progress: Progress = SILENT,
+        progress: ProgressDisplay = SILENT,
     ) -> commands.CommandResult:
         """Run the installation's Python with arguments. The output is appended to ``state/logs/<log>.log``."""
         return commands.run(
@@ -151,7 +151,7 @@ class Installation:
         *,
         log: str,
         options: Sequence[str] = (),
-        progress: Progress = SILENT,
+        progress: ProgressDisplay = SILENT,
     ) -> commands.CommandResult:
         """Install requirements with uv. If the package index cannot be reached, install from uv's cache.
 
@@ -192,7 +192,7 @@ class Installation:
         *,
         log: str,
         options: Sequence[str] = (),
-        progress: Progress = SILENT,
+        progress: ProgressDisplay = SILENT,
     ) -> commands.CommandResult:
         program = uv.program(self.log("uv"), progress)
         settings = uv.environment(self.log("uv"))
@@ -257,13 +257,13 @@ class Installation:
         destination: Path,
         *,
         log: str,
-        progress: Progress = SILENT,
+        progress: ProgressDisplay = SILENT,
     ) -> None:
         """Download the source distribution of a requirement, without the requirement's dependencies."""
         options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
         self._pip("download", [*options, requirement], log=log, progress=progress)
 
-    def download(self, arguments: Sequence[str], *, progress: Progress = SILENT) -> None:
+    def download(self, arguments: Sequence[str], *, progress: ProgressDisplay = SILENT) -> None:
         """Run ``pip download`` with the given arguments.
 
         Raises:
@@ -271,7 +271,9 @@ class Installation:
         """
         self._pip("download", arguments, log="download", progress=progress)
 
-    def _pip(self, command: str, arguments: Sequence[str], *, log: str, progress: Progress) -> commands.CommandResult:
+    def _pip(
+        self, command: str, arguments: Sequence[str], *, log: str, progress: ProgressDisplay
+    ) -> commands.CommandResult:
         argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
         finished = self.run(argv, log=log, progress=progress)
         if finished.returncode:

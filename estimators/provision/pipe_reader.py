@@ -14,7 +14,7 @@ from container.contract.pipes import library_file
 from estimators.provision import commands, horovod
 from estimators.provision.errors import CompilerMissing, PipeReaderUnavailable
 from estimators.provision.packages import Installation
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 SOURCE = Path(__file__).resolve().parents[2] / "container" / "pipe_dataset" / "reader.cc"
 _LOG = "pipe-reader"
@@ -26,7 +26,7 @@ def target(prefix: Path) -> Path:
     return library_file(prefix, SOURCE)
 
 
-def install(installation: Installation, *, progress: Progress = SILENT) -> Path:
+def install(installation: Installation, *, progress: ProgressDisplay = SILENT) -> Path:
     """Compile the Pipe mode reader for an environment's TensorFlow.
 
     Args:

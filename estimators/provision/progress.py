@@ -17,7 +17,7 @@ _TELLING = re.compile(r"\s*(?:Downloading|Building|Prepared|Installed|WARNING: R
 _NINJA_STATUS = re.compile(r"\s*\[(\d+/\d+)\] ")
 
 
-class Progress:
+class ProgressDisplay:
     """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
@@ -35,10 +35,10 @@ class Progress:
 
 
 #: Ignores everything.
-SILENT = Progress()
+SILENT = ProgressDisplay()
 
 
-class StepProgress(Progress):
+class StepProgress(ProgressDisplay):
     """A display of the running step, the step's current work, and the elapsed time.
 
     A terminal shows a single line, which is rewritten. Other outputs, such as CI logs and files, receive lines at the

@@ -13,7 +13,7 @@ from pathlib import Path
 from container.system.files import cache_root
 from estimators.provision import commands, locks
 from estimators.provision.errors import VenvUnavailable, diagnosis
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 VERSION = "0.13.9"
 NO_INDEX = "UV_NO_INDEX"  # fleetfit's own variable: uv only has an option
@@ -48,7 +48,7 @@ def base_python() -> str:
     return getattr(sys, "_base_executable", None) or sys.executable
 
 
-def program(log: Path, progress: Progress = SILENT) -> str:
+def program(log: Path, progress: ProgressDisplay = SILENT) -> str:
     """Return the path of uv. If uv is not in the cache, uv is first installed into the cache.
 
     Args:

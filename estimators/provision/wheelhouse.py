@@ -21,7 +21,7 @@ from container.system.files import cache_root
 from estimators.provision import horovod, locks
 from estimators.provision.errors import ProvisionError, RequirementUnavailable
 from estimators.provision.packages import Installation
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 from estimators.provision.wheels import WheelCache
 
 #: Packages that are copied from the environment, by the names of their folders; of TensorFlow, the first installed one.
@@ -131,7 +131,7 @@ def _key(texts: Sequence[str]) -> str:
     return hashlib.sha256("\n".join(texts).encode()).hexdigest()[:16]
 
 
-def gather(installation: Installation, *, gpu: bool = False, progress: Progress = SILENT) -> Path:
+def gather(installation: Installation, *, gpu: bool = False, progress: ProgressDisplay = SILENT) -> Path:
     """Download the wheels for an image, and return the folder in the cache that contains the wheels.
 
     The wheels have the versions of the given environment.
@@ -147,7 +147,7 @@ def gather(installation: Installation, *, gpu: bool = False, progress: Progress 
     return fetch(of_environment(installation, gpu=gpu), installation, progress=progress)
 
 
-def fetch(wheels: Wheels, installation: Installation, *, progress: Progress = SILENT) -> Path:
+def fetch(wheels: Wheels, installation: Installation, *, progress: ProgressDisplay = SILENT) -> Path:
     """Download wheels, and return the folder in the cache that contains the wheels.
 
     If the cache already has the wheels, nothing is downloaded.
@@ -196,7 +196,7 @@ def _download(
     wanted: Sequence[str],
     constraints: Sequence[str],
     folder: Path,
-    progress: Progress,
+    progress: ProgressDisplay,
 ) -> None:
     if not wanted:
         return

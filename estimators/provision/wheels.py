@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from estimators.provision import locks
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +65,7 @@ class WheelCache:
         shutil.rmtree(self.root / "wheels" / key, ignore_errors=True)
 
     @contextmanager
-    def lock(self, key: str, progress: Progress = SILENT) -> Iterator[int]:
+    def lock(self, key: str, progress: ProgressDisplay = SILENT) -> Iterator[int]:
         """Hold the lock of a key while the block runs, and yield the lock's descriptor.
 
         No other process builds the same wheel while the lock is held.

@@ -13,19 +13,19 @@ import re
 from pathlib import Path
 
 from container.system import files, locks
-from estimators.job.queueing import Entry, Resources, starts
+from estimators.job.queueing import ComputeResources, QueuedJob, starts
 from estimators.records.private_files import explained
 from estimators.records.record import is_job_name, jobs_folder
 
 _QUEUE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}")
 
 
-def machine() -> Resources:
+def machine() -> ComputeResources:
     """Return the resources of this machine that this process may use."""
     from container.system.machine import facts
 
     known = facts()
-    return Resources(cores=known.cores, gpus=len(known.gpus), memory_gb=known.memory_bytes / 1e9)
+    return ComputeResources(cores=known.cores, gpus=len(known.gpus), memory_gb=known.memory_bytes / 1e9)
 
 
 def queue_names(home: str | Path | None = None) -> list[str]:
@@ -33,7 +33,7 @@ def queue_names(home: str | Path | None = None) -> list[str]:
     return [name for name in files.names_in(_folder(home)) if _QUEUE.fullmatch(name)]
 
 
-class Queue:
+class JobQueue:
     """One queue below ``$FLEETFIT_HOME``.
 
     Args:
@@ -46,7 +46,7 @@ class Queue:
         self.path = _folder(home) / name
         self._jobs = jobs_folder(home)
 
-    def enter(self, entry: Entry) -> None:
+    def enter(self, entry: QueuedJob) -> None:
         """Add a job's entry to the queue.
 
         Raises:
@@ -61,7 +61,7 @@ class Queue:
         with contextlib.suppress(OSError):
             self._file(job).unlink(missing_ok=True)
 
-    def take_turn(self, entry: Entry, has: Resources) -> bool:
+    def take_turn(self, entry: QueuedJob, has: ComputeResources) -> bool:
         """Return whether a job may start now. If so, mark the job's entry as running.
 
         Args:
@@ -84,14 +84,14 @@ class Queue:
             finally:
                 os.close(lock)
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[QueuedJob]:
         """Return the entries of all jobs that wait or run in the queue."""
         found = []
         for job in self._jobs_named():
             if locks.is_held(self._jobs / job / "lock"):
                 with contextlib.suppress(KeyError, TypeError, ValueError, AttributeError):
                     # The job may have left the queue in the meantime.
-                    found.append(Entry.from_dict(files.read_json(self._file(job))))
+                    found.append(QueuedJob.from_dict(files.read_json(self._file(job))))
         return found
 
     def _forget_the_dead(self) -> None:

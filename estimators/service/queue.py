@@ -47,7 +47,7 @@ class _Waiting:
     until: float | None
 
 
-class Queue:
+class EndpointQueue:
     """The queue of an endpoint's jobs.
 
     Args:

@@ -16,7 +16,7 @@ from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
 from estimators.service.metrics import Metrics
 from estimators.service.profile import Address, job_environment, write_sdk_config
-from estimators.service.queue import Queue
+from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
 from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
@@ -104,7 +104,7 @@ class Service:
         (self.storage.folder / self.address.bucket).mkdir(exist_ok=True)
         write_sdk_config(self.place, self.address)
         jobs = Jobs(self.place.home, options.region)
-        self.queue = Queue(jobs, options.limit, self._job_environment(), tell)
+        self.queue = EndpointQueue(jobs, options.limit, self._job_environment(), tell)
         self._started.append(self._end_storage)
         training = Training(jobs, self.queue, self.storage, options.local)
         self.tuning = TuningJobs(jobs, self.storage, options.local, self._job_environment())

@@ -19,7 +19,7 @@ from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid, not_found
 from estimators.service.paging import matches, page
-from estimators.service.queue import Queue
+from estimators.service.queue import EndpointQueue
 from estimators.service.records import Job, Jobs
 from estimators.service.source import bring_source
 from estimators.service.storage import Storage
@@ -51,7 +51,7 @@ class Training:
         local: The backend for jobs, and the backend's settings.
     """
 
-    def __init__(self, jobs: Jobs, queue: Queue, storage: Storage, local: Local) -> None:
+    def __init__(self, jobs: Jobs, queue: EndpointQueue, storage: Storage, local: Local) -> None:
         self._jobs = jobs
         self._queue = queue
         self._storage = storage

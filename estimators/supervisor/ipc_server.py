@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _REQUEST_LIMIT = 1 << 16
 
 
-class Answers(Protocol):
+class RequestHandler(Protocol):
     """The interface for answering the requests about a job."""
 
     async def answer(self, message: Message) -> dict[str, Any]:
@@ -40,7 +40,7 @@ class ControlSocket:
         job: The object that answers the requests.
     """
 
-    def __init__(self, loop: AsyncioLoop, path: Path, job: Answers) -> None:
+    def __init__(self, loop: AsyncioLoop, path: Path, job: RequestHandler) -> None:
         self._loop = loop
         self._path = path
         self._job = job

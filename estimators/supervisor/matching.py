@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from estimators.job.metrics import Line, MetricDefinition
+from estimators.job.metrics import Line, MetricPattern
 from estimators.job.numbers import BESIDE_LIMIT, Caught
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ _CAUGHT_LIMIT = 400
 
 @dataclasses.dataclass
 class _Pattern:
-    definition: MetricDefinition
+    definition: MetricPattern
     compiled: Pattern[str]
     seconds_left: float = _SECONDS
     strikes: int = 0
@@ -41,13 +41,13 @@ class Matching:
         definitions: The definitions of the metrics.
     """
 
-    def __init__(self, definitions: Sequence[MetricDefinition]) -> None:
+    def __init__(self, definitions: Sequence[MetricPattern]) -> None:
         self._patterns = [_Pattern(definition, definition.compile()) for definition in definitions]
         self._lines = 0
         #: The warnings about patterns that took too long. The caller removes the warnings.
         self.warnings: list[str] = []
 
-    def search(self, line: Line) -> Iterator[tuple[MetricDefinition, Caught]]:
+    def search(self, line: Line) -> Iterator[tuple[MetricPattern, Caught]]:
         """Yield each metric that a line contains, with the text that was matched by the first group of the metric's
         regex.
         """

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 
 from container.system.machine import gpus
 from estimators.job.errors import RecordError
-from estimators.job.queueing import Entry, Resources, makes_room, order
+from estimators.job.queueing import ComputeResources, QueuedJob, makes_room, order
 from estimators.job.request import RunOptions, TrainingJobSpec
-from estimators.records.queues import Queue, machine
+from estimators.records.queues import JobQueue, machine
 from estimators.records.record import JobRecord
 
 #: The time between two checks by the first job in the queue, in seconds. The n-th job checks n times as rarely.
@@ -33,8 +33,8 @@ class QueuePlace:
     def __init__(self, record: JobRecord, job: TrainingJobSpec, options: RunOptions) -> None:
         assert options.queue is not None
         self._machine = machine()
-        self._queue = Queue(options.queue, record.home)
-        self._entry = Entry(
+        self._queue = JobQueue(options.queue, record.home)
+        self._entry = QueuedJob(
             job=record.name,
             priority=options.priority,
             since=time.time(),
@@ -87,7 +87,7 @@ class QueuePlace:
         self._queue.leave(self._entry.job)
 
 
-def needs_of(job: TrainingJobSpec, options: RunOptions) -> Resources:
+def needs_of(job: TrainingJobSpec, options: RunOptions) -> ComputeResources:
     """Return the resources that a job needs: by default, a core for each rank and every visible GPU.
 
     Args:
@@ -96,4 +96,4 @@ def needs_of(job: TrainingJobSpec, options: RunOptions) -> Resources:
     """
     per_host = job.strategy.ranks_per_host if job.strategy is not None else 1
     found = {"cores": float(job.instance_count * per_host), "gpus": float(len(gpus())), "memory_gb": 0.0}
-    return Resources(**{**found, **options.needs})
+    return ComputeResources(**{**found, **options.needs})

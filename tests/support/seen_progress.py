@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from estimators.provision.progress import Progress
+from estimators.provision.progress import ProgressDisplay
 
 
-class SeenProgress(Progress):
+class SeenProgress(ProgressDisplay):
     """Keeps the details of the steps."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from serving import IMAGE
 
 from estimators.records.record import JobRecord
-from estimators.service.queue import Queue
+from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
 from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
@@ -35,7 +35,7 @@ class Endpoint:
     def __init__(self, home: Path) -> None:
         self.started: list[str] = []
         jobs = Jobs(home, "us-east-1")
-        self.queue = Queue(jobs, 1, {}, lambda line: None)
+        self.queue = EndpointQueue(jobs, 1, {}, lambda line: None)
         self.training = Training(jobs, self.queue, Storage(EndpointFiles(home), home / "s3"), Local())
 
     def start(self, record: JobRecord, environment: Any) -> None:

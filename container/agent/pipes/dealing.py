@@ -9,7 +9,7 @@ from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
 from container.contract.errors import AgentError
 from container.contract.pipes import Note
-from container.formats import FramingError, RecordError, RecordFormat
+from container.formats import DamagedRecordError, FramingError, RecordFormat
 
 #: Number of bytes at the beginning of an object that show its format.
 _HEAD = 4096
@@ -39,7 +39,7 @@ class Dealer:
         """Write this rank's records of an object to the FIFO.
 
         Raises:
-            RecordError: a record is damaged.
+            DamagedRecordError: a record is damaged.
             AgentError: the object cannot be divided into records.
             ReaderGone: the reader has closed the FIFO.
         """
@@ -124,5 +124,5 @@ class Dealer:
         self._format = found
         return found
 
-    def _damaged(self, item: DataObject, offset: int, number: int, cause: str) -> RecordError:
-        return RecordError(self._channel, item.uri, cause, offset=offset, record=number + 1)
+    def _damaged(self, item: DataObject, offset: int, number: int, cause: str) -> DamagedRecordError:
+        return DamagedRecordError(self._channel, item.uri, cause, offset=offset, record=number + 1)

@@ -24,7 +24,7 @@ from container.contract.layout import MLTree
 from container.contract.pipes import Note
 from container.contract.sharding import imbalance
 from container.contract.wire import Event
-from container.formats import RecordError
+from container.formats import DamagedRecordError
 from container.formats.gzip import GzipError
 
 USAGE = "agent pipe --base-dir DIR --channels FILE --host NAME [--hosts N --number I] [--ranks P] [--everybody]"
@@ -124,7 +124,7 @@ def _serve_all(channels: Sequence[HostChannel], host: PipeHost) -> None:
     try:
         for channel in channels:
             _serve(channel, host)
-    except (AgentError, ConfigurationError, RecordError, OSError) as error:
+    except (AgentError, ConfigurationError, DamagedRecordError, OSError) as error:
         _fail(error)
     except Exception as error:  # noqa: BLE001 - otherwise the error would be lost
         _fail(AgentError(f"channel {channel.name!r}: {error!r}"))
@@ -216,7 +216,7 @@ class _Feeder:
                     pipe.note(Note(at=pipe.written, done=True))
                 except ReaderGone:
                     pass
-                except (AgentError, RecordError, GzipError, OSError) as error:
+                except (AgentError, DamagedRecordError, GzipError, OSError) as error:
                     # At the end of its data, the reader reads this note to learn whether the stream is complete.
                     pipe.note(Note(at=pipe.written, error=str(error).replace("\n", " ")))
                     _fail(error)

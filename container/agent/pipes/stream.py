@@ -109,7 +109,7 @@ def write_stream(
     Raises:
         ReaderGone: the reader has closed the FIFO.
         AgentError: an object cannot be read.
-        RecordError: an object that must be divided into records is damaged.
+        DamagedRecordError: an object that must be divided into records is damaged.
     """
     channel = contents.channel
     if channel.data_type is DataType.AUGMENTED_MANIFEST:

@@ -1,7 +1,7 @@
 """Implement the callbacks of ``cluster.callbacks()``.
 
-The callbacks derive from :class:`container.distributed.tensorflow.hooks.Callback`. Both tf_keras and Keras 3 can call
-this class.
+The callbacks derive from :class:`container.distributed.tensorflow.hooks.KerasCallback`. Both tf_keras and Keras 3 can
+call this class.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from container.contract.errors import DistributedError, RefusedError
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.tensorflow import keras_compat, optimizers
-from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.hooks import KerasCallback, Logs
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.measuring import SIGN_OF_LIFE_S, Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
@@ -37,7 +37,7 @@ _POLL = 0.02
 _USELESS = 0.5
 
 
-class Synchronize(Callback):
+class Synchronize(KerasCallback):
     """A callback that sends rank 0's weights to all ranks of a synchronous strategy, and checks that the weights remain
     equal.
 
@@ -206,7 +206,7 @@ def average_logs(cluster: Cluster, logs: Logs) -> None:
         logs.update(zip(names, (sums / np.where(totals > 0, totals, 1.0)).tolist(), strict=True))
 
 
-class WarmUp(Callback):
+class WarmUp(KerasCallback):
     """A callback that raises the learning rate, in the first epochs, from the rate for one rank to the rate for all
     ranks.
 
@@ -282,7 +282,7 @@ def warm_rate(target: float, *, size: int, share: float) -> float:
     return begin + (target - begin) * min(1.0, max(0.0, share))
 
 
-class Validate(Callback):
+class Validate(KerasCallback):
     """A callback that evaluates the model after each epoch, and adds the metrics to the logs under the names ``val_…``.
     The evaluation counts each record exactly once.
 
@@ -302,7 +302,7 @@ class Validate(Callback):
             logs.update(found)
 
 
-class SignsOfLife(Callback):
+class SignsOfLife(KerasCallback):
     """A callback that reports the progress of an evaluation. Otherwise the job would regard a long evaluation as a
     hang.
     """
@@ -321,7 +321,7 @@ class SignsOfLife(Callback):
         return True
 
 
-class CountSteps(Callback):
+class CountSteps(KerasCallback):
     """A callback that corrects the optimizer's counter of steps if the length of an epoch is not known in advance.
 
     Keras detects the end of such an epoch by an additional step without any records. This step trains nothing. But
@@ -360,7 +360,7 @@ class CountSteps(Callback):
             self._counter.assign(right)
 
 
-class InjectFaults(Callback):
+class InjectFaults(KerasCallback):
     """A callback that injects the job's faults into this rank at the specified steps.
 
     Args:
@@ -377,7 +377,7 @@ class InjectFaults(Callback):
         self._cluster.faults.reached(self._counting.finished_steps(), rank=self._cluster.rank)
 
 
-class ProgressCallback(Callback):
+class ProgressCallback(KerasCallback):
     """A callback that reports the phases of the training to the job. The callback also reports, as metrics, the values
     that Keras logs at the end of each epoch.
 

@@ -16,7 +16,7 @@ import numpy as np
 from container.contract import events
 from container.distributed.core.epoch_sharding import Dealing
 from container.distributed.core.notice import Listener, notice, telling_end
-from container.distributed.tensorflow.hooks import Callback
+from container.distributed.tensorflow.hooks import KerasCallback
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.elastic import ElasticCluster
@@ -61,7 +61,7 @@ def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures:
     return max(1, math.ceil(seconds / step_s))
 
 
-class Commits(Callback):
+class Commits(KerasCallback):
     """A callback that commits the training's state, and checks for changes of the hosts, at intervals that rank 0
     chooses.
 

@@ -12,7 +12,7 @@ from typing import Any
 Logs = MutableMapping[str, Any]
 
 
-class Callback:
+class KerasCallback:
     """A base class of callbacks with all methods that tf_keras and Keras 3 call. By default, each method does
     nothing.
     """

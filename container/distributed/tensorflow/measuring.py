@@ -17,7 +17,7 @@ import numpy as np
 from container.contract import events
 from container.contract.durations import Durations
 from container.distributed.tensorflow import optimizers
-from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SIGN_OF_LIFE_S = 5.0
 
 
-class Laps(Callback):
+class Laps(KerasCallback):
     """A callback that counts steps, measures the durations of steps and epochs, and reports the results. This callback
     must precede callbacks that use its counts.
 

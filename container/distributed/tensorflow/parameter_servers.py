@@ -16,7 +16,7 @@ from container.distributed.tensorflow.callbacks import SignsOfLife
 from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster
 from container.distributed.tensorflow.collectives import TensorCollectives
 from container.distributed.tensorflow.data import MakeDataset, Parse
-from container.distributed.tensorflow.hooks import Callback
+from container.distributed.tensorflow.hooks import KerasCallback
 from container.distributed.tensorflow.keras_compat import Keras
 
 Value = TypeVar("Value")
@@ -193,7 +193,7 @@ _NO_SCOPE = (
 )
 
 
-class _RefuseModels(Callback):
+class _RefuseModels(KerasCallback):
     """A callback that raises an error at the beginning of ``fit`` if the model cannot train on the parameter servers.
 
     Args:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 
 from container.contract import events
 from container.distributed.core.notice import Listener, notice, telling_end
-from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
 
 
-class SaveInTime(Callback):
+class SaveInTime(KerasCallback):
     """A callback that requests a save after SIGTERM, and exits the script when the training is saved. This callback
     must follow the Checkpointer's callback in the list.
 

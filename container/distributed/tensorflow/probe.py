@@ -19,7 +19,7 @@ os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from container import distributed
 from container.distributed.tensorflow import optimizers
-from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 _RECORDS = 512
 #: Number of untimed steps of each process; functions are traced in the first of them.
@@ -28,7 +28,7 @@ _WARM_UP = 2
 _EPOCHS = 5
 
 
-class EpochTimes(Callback):
+class EpochTimes(KerasCallback):
     """A callback that measures the duration of each epoch, and the time for which this rank waited for gradients in the
     epoch.
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from container.distributed.tensorflow.hooks import Callback, Logs
+from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 _VARIABLE = "SM_OUTPUT_DIR"
 
@@ -30,7 +30,7 @@ def event_folder() -> Path | None:
     return Path(output, "tensorboard") if output else None
 
 
-class Scalars(Callback):
+class Scalars(KerasCallback):
     """A callback that writes the values that Keras logs for each epoch as scalars. As in Keras, the values of the
     validation are written as a separate run.
 

@@ -56,7 +56,7 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
     return found
 
 
-class Answers:
+class DiscoveryFilter:
     """A filter that removes a machine only if two answers in a row do not list the machine.
 
     The reason is that a file may be read while it is being written, and its content is then incomplete.
@@ -129,7 +129,7 @@ class PlaceDiscovery(Watching):
     async def watch(self, membership: MembershipListener) -> None:
         """Run the script or read the file repeatedly, and report changes of the machines."""
         news = News(membership, hopeless_after=None if self._may_come_later else HOPELESS_S)
-        answers = Answers()
+        answers = DiscoveryFilter()
         while True:
             is_script = os.access(self._path, os.X_OK) and self._path.is_file()
             try:

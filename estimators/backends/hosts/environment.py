@@ -38,7 +38,7 @@ from estimators.provision import uv, wheelhouse
 from estimators.provision.errors import ProvisionError
 from estimators.provision.locks import exclusive
 from estimators.provision.packages import Installation
-from estimators.provision.progress import Progress
+from estimators.provision.progress import ProgressDisplay
 
 #: Seconds between two progress messages.
 _SAY_EVERY_S = 5.0
@@ -255,7 +255,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
     say(f"its environment is ready after {time.monotonic() - began:.0f} s")
 
 
-class _SeldomProgress(Progress):
+class _SeldomProgress(ProgressDisplay):
     """A receiver of progress messages that adds a line about the wheels to the job's history every few seconds."""
 
     def __init__(self, say: Say) -> None:

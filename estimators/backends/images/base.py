@@ -16,7 +16,7 @@ from container.system import folders
 from container.system.files import cache_root
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.provision import commands
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
@@ -68,7 +68,7 @@ def make(
     name: str = BASE,
     release: str | None = None,
     mirror: str | None = None,
-    progress: Progress = SILENT,
+    progress: ProgressDisplay = SILENT,
 ) -> str:
     """Build a base image.
 
@@ -115,7 +115,7 @@ def _apart() -> list[str]:
     return apart
 
 
-def _run(argv: list[str], progress: Progress) -> None:
+def _run(argv: list[str], progress: ProgressDisplay) -> None:
     """Run a command that is killed when this process ends, and pass on the command's progress messages.
 
     Raises:

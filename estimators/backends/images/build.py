@@ -13,7 +13,7 @@ from estimators.backends.images import base as bases
 from estimators.backends.images.toolkit import IMAGE, SKIPPED, package, toolkit_digest
 from estimators.provision import pipe_reader, wheelhouse
 from estimators.provision.packages import Installation
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
@@ -35,7 +35,7 @@ def build(
     name: str = IMAGE,
     base: str | None = None,
     gpu: bool = False,
-    progress: Progress = SILENT,
+    progress: ProgressDisplay = SILENT,
 ) -> str:
     """Build the image.
 

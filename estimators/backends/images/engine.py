@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from estimators.backends.images.errors import AbsentError, EngineError, build_error, reached, refusal
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 #: Seconds for the answer to a request that does not wait for a container, and for each step of a build.
 _TIMEOUT = 120
@@ -185,7 +185,9 @@ class ImageEngine:
             api.import_image_from_file(str(archive), repository=name, tag="latest", changes=list(changes))
             return str(api.inspect_image(name)["Id"])
 
-    def build(self, context: Path, name: str, arguments: Mapping[str, str], *, progress: Progress = SILENT) -> str:
+    def build(
+        self, context: Path, name: str, arguments: Mapping[str, str], *, progress: ProgressDisplay = SILENT
+    ) -> str:
         """Build an image from a folder with a Dockerfile.
 
         Args:
@@ -216,7 +218,7 @@ class ImageEngine:
                     )
             return str(api.inspect_image(name)["Id"])
 
-    def push(self, image: str, target: str, user: str, password: str, *, progress: Progress = SILENT) -> None:
+    def push(self, image: str, target: str, user: str, password: str, *, progress: ProgressDisplay = SILENT) -> None:
         """Push an image to a registry.
 
         Args:

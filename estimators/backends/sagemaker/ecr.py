@@ -10,7 +10,7 @@ from estimators.backends.sagemaker import images
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import code_of, explain
 from estimators.job.errors import BackendError, ConfigurationError
-from estimators.provision.progress import SILENT, Progress
+from estimators.provision.progress import SILENT, ProgressDisplay
 
 if TYPE_CHECKING:
     from estimators.backends.images.engine import ImageEngine
@@ -26,7 +26,7 @@ def push(
     image: str = IMAGE,
     repository: str = images.REPOSITORY,
     tag: str | None = None,
-    progress: Progress = SILENT,
+    progress: ProgressDisplay = SILENT,
 ) -> str:
     """Push an image to ECR. Create the repository if it does not exist.
 

@@ -18,7 +18,7 @@ from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR
 from container.contract.strategies import ParameterServer
 from estimators.backends.sagemaker import images
 from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.job.request import Channel, DataSource, RunOptions, S3DataSource, TrainingJobSpec
+from estimators.job.request import DataSource, InputChannel, RunOptions, S3DataSource, TrainingJobSpec
 
 #: Names of the files in a code channel.
 SOURCE_ARCHIVE = "sourcedir.tar.gz"
@@ -105,7 +105,7 @@ def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> Tr
             "Give a local folder."
         )
     moved = codec.encode({codec.SUBMIT_DIRECTORY: SOURCE_PATH}) if uploaded else {}
-    channel = Channel(
+    channel = InputChannel(
         name=CODE_CHANNEL,
         source=DataSource(s3=S3DataSource(uri=f"{prefix}/", distribution="FullyReplicated")),
         input_mode="File",

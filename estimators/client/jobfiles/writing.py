@@ -15,7 +15,7 @@ from container.contract.strategies import Distribution
 from estimators.client.jobfiles import reading
 from estimators.client.jobfiles.building import argument_names, places_of_paths
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Channel, RunOptions, TrainingJobSpec
+from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
 from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
 from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
@@ -243,7 +243,7 @@ def _plain(value: Any) -> Any:
     return value.to_request() if hasattr(value, "to_request") else value
 
 
-def _channel(channel: Channel) -> Any:
+def _channel(channel: InputChannel) -> Any:
     """Return a channel as a path if the channel has no other options, and as a mapping otherwise."""
     said: dict[str, Any]
     if channel.source.file_system is not None:

@@ -73,7 +73,7 @@ class Described:
     headers: Mapping[str, str]
 
 
-class _Memory:
+class _EtagCache:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._noted: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
@@ -89,7 +89,7 @@ class _Memory:
                 self._noted.popitem(last=False)
 
 
-_memory = _Memory()
+_memory = _EtagCache()
 
 #: A function that takes the content, one that returns the checksum, the expected checksum, and the name of its
 #: header.

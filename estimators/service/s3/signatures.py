@@ -77,7 +77,7 @@ class _Asked:
     now: datetime.datetime
 
 
-class _Signer(S3SigV4Auth):
+class _S3Signer(S3SigV4Auth):
     """A signer that signs all given headers, and the digest that the request states."""
 
     def payload(self, request: AWSRequest) -> str:
@@ -234,7 +234,7 @@ def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str,
         request.headers[name] = headers[name]
     request.context["timestamp"] = time
     request.context["digest"] = digest
-    signer = _Signer(Credentials(asked.keys.access_key, asked.keys.secret_key), "s3", region)
+    signer = _S3Signer(Credentials(asked.keys.access_key, asked.keys.secret_key), "s3", region)
     expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     if not hmac.compare_digest(expected.encode(), signature.encode("utf-8", "replace")):
         raise _mismatch()

@@ -14,7 +14,7 @@ from waiting import until
 
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
-from estimators.service.queue import Queue
+from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
 from estimators.service.settings import EndpointFiles
 from estimators.service.storage import Storage
@@ -33,7 +33,7 @@ def test_jobs_of_an_endpoint_wait_for_those_of_fit_in_the_same_queue(
         queue="default", needs={"cores": 1_000_000},
     )  # fmt: skip
     jobs = Jobs(home, "us-east-1")
-    queue = Queue(jobs, 16, os.environ, lambda line: None)
+    queue = EndpointQueue(jobs, 16, os.environ, lambda line: None)
     training = Training(jobs, queue, Storage(EndpointFiles(home), home / "s3"), Local(queue="default"))
     try:
         until(lambda: first.status == "InProgress" and first.secondary_status == "Training")

@@ -42,7 +42,7 @@ import tensorflow as tf  # noqa: E402 - init() comes first
 
 from container.distributed.core.weight_check import Guard, digest  # noqa: E402
 from container.distributed.tensorflow import keras_compat, optimizers  # noqa: E402
-from container.distributed.tensorflow.callbacks import Callback  # noqa: E402
+from container.distributed.tensorflow.callbacks import KerasCallback  # noqa: E402
 from container.distributed.tensorflow.collectives import HorovodTensors  # noqa: E402
 
 keras = tf.keras
@@ -73,7 +73,7 @@ def numbers(model: Any) -> list[Any]:
     return [np.asarray(weight.numpy()) for weight in model.trainable_variables]
 
 
-class EqualAfterEveryStep(Callback):
+class EqualAfterEveryStep(KerasCallback):
     """Compares all ranks' weights after each step by themselves, not by the guard's digest."""
 
     def __init__(self) -> None:
@@ -369,7 +369,7 @@ def check_moving_averages_and_validation() -> None:
 def check_warm_up() -> None:
     seen: list[float] = []
 
-    class Watch(Callback):
+    class Watch(KerasCallback):
         def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
             seen.append(float(np.asarray(self.model.optimizer.learning_rate)))
 
@@ -393,7 +393,7 @@ def check_a_rate_stays_when_warm_up_is_over() -> None:
     model.compile(cluster.optimizer(keras.optimizers.SGD(cluster.scale(0.05))), loss="mse")
     keras_compat.build_optimizer(model.optimizer, model.trainable_variables)
 
-    class Lower(Callback):
+    class Lower(KerasCallback):
         batch_hooks = False
 
         def on_train_begin(self, logs: Any = None) -> None:
@@ -489,7 +489,7 @@ def check_a_rank_that_stops_alone() -> None:
     if SIZE == 1:
         return
 
-    class Stop(Callback):
+    class Stop(KerasCallback):
         batch_hooks = False
 
         def on_epoch_end(self, epoch: int, logs: Any = None) -> None:

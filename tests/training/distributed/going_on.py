@@ -20,7 +20,7 @@ cluster = distributed.init()
 
 import tensorflow as tf  # noqa: E402 - init() comes first
 
-from container.distributed.tensorflow.callbacks import Callback  # noqa: E402
+from container.distributed.tensorflow.callbacks import KerasCallback  # noqa: E402
 
 keras = tf.keras
 folder, kill, known = Path(sys.argv[1]), int(sys.argv[2]), sys.argv[3] == "known"
@@ -35,7 +35,7 @@ def records() -> Any:
     return found if known else found.filter(lambda record: record >= 0)
 
 
-class KillItself(Callback):
+class KillItself(KerasCallback):
     """After so many steps of this process."""
 
     done = 0

@@ -17,7 +17,7 @@ from feeding import Agent, agent, encode, write_objects
 
 from container.contract.pipes import library_file
 from container.formats import RecordFormat, tfrecord
-from container.pipe_dataset import PipeError, PipeModeDataset, RecordError, faults, native, places, readers
+from container.pipe_dataset import DamagedRecordError, PipeError, PipeModeDataset, faults, native, places, readers
 
 ROOT = Path(sys.argv[1])
 _numbers = iter(range(1000))
@@ -175,7 +175,9 @@ def check_two_damaged_streams_are_told_apart() -> None:
         refused(lambda: list(both), "corrupted record at", kind=tf.errors.DataLossError)
         size = len(tfrecord.encode(b"r9"))
         error = faults.explain(f"corrupted record at {9 * size + tfrecord.HEADER_SIZE}")
-        assert isinstance(error, RecordError) and f"data/part-00': record 10 at byte {9 * size}" in str(error), error
+        assert isinstance(error, DamagedRecordError) and f"data/part-00': record 10 at byte {9 * size}" in str(error), (
+            error
+        )
 
 
 def check_faults_name_object_offset_and_record() -> None:
@@ -218,9 +220,9 @@ def check_damaged_data_is_found() -> None:
             hook = readers._excepthook_for(lambda *found: seen.append(found))
             hook(type(error), error, error.__traceback__)
         [(kind, error, _)] = seen
-        assert kind is RecordError and f"part-01': record 5 at byte {4 * size}: its data is damaged" in str(error), (
+        assert kind is DamagedRecordError and f"part-01': record 5 at byte {4 * size}: its data is damaged" in str(
             error
-        )
+        ), error
         tolerant = dataset(host, max_corrupted_records_to_skip=1)
         assert values(tolerant) == [b"r%d" % n for n in range(20) if n != 14]
 

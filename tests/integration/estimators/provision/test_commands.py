@@ -13,7 +13,7 @@ import pytest
 from waiting import until
 
 from estimators.provision import commands, locks
-from estimators.provision.progress import Progress
+from estimators.provision.progress import ProgressDisplay
 
 GRANDPARENT = """
 import subprocess, sys, time
@@ -80,7 +80,7 @@ with locks.exclusive(Path({str(tmp_path / "lock")!r})) as lock:
     ours.wait()
     waited: list[bool] = []
 
-    class Waits(Progress):
+    class Waits(ProgressDisplay):
         def note(self, text: str) -> None:
             waited.append(is_alive(child))
 

@@ -14,7 +14,7 @@ import running
 from estimators import TrainingJob
 from estimators.cli.main import main
 from estimators.job.queueing import order
-from estimators.records.queues import Queue
+from estimators.records.queues import JobQueue
 
 #: Says that it runs, and ends when it is told to.
 WAITING = """
@@ -72,7 +72,7 @@ def test_jobs_run_one_after_the_other_the_urgent_one_first(
     (tmp_path / "second.ends").touch()
     second.wait(logs=False)
     assert second.status == "Completed"
-    assert Queue("default", home).entries() == []
+    assert JobQueue("default", home).entries() == []
     assert main(["queue", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {"default": []}
     assert main(["queue", "defautl"]) != 0
@@ -105,7 +105,7 @@ def test_a_preemptible_job_makes_room_and_goes_on_afterwards_or_is_stopped(tmp_p
     other.stop(wait=True)
     assert other.status == "Stopped"
     urgent.stop(wait=True, grace=0.0)
-    clusters.until(lambda: Queue("default", home).entries() == [])
+    clusters.until(lambda: JobQueue("default", home).entries() == [])
 
     # Jobs that fit run together, and other queues are others.
     jobs = [
@@ -126,7 +126,7 @@ def test_who_is_stopped_killed_or_left_by_its_caller_keeps_nobody_waiting(tmp_pa
     stopped, tied, killed, last = (
         queued(tmp_path, name, attached=name == "tied") for name in ("stopped", "tied", "killed", "last")
     )
-    queue = Queue("default", home)
+    queue = JobQueue("default", home)
     clusters.until(lambda: len(queue.entries()) == 5)
     stopped.stop(wait=True)
     assert stopped.status == "Stopped" and not (tmp_path / "stopped.runs").exists()

@@ -19,7 +19,7 @@ from container.agent.pipes.writing import Pipe
 from container.contract import pipes
 from container.contract.channels import HostChannel
 from container.contract.errors import AgentError
-from container.formats import RecordError, RecordFormat, tfrecord
+from container.formats import DamagedRecordError, RecordFormat, tfrecord
 
 SHARDED = {"distribution": "ShardedByS3Key"}
 WRAPPED = {"record_wrapping": "RecordIO"}
@@ -127,7 +127,7 @@ AT = 4 * len(tfrecord.encode(b"r10"))
 def test_records_that_cannot_be_dealt_are_named(tmp_path: Path, read: Read, content: bytes, words: str) -> None:
     write_objects(tmp_path / "data", [10, 10])
     (tmp_path / "data" / "part-01").write_bytes(content)
-    with pytest.raises((AgentError, RecordError)) as caught:
+    with pytest.raises((AgentError, DamagedRecordError)) as caught:
         read(tmp_path / "data", rank=1, ranks=2, **SHARDED)
     said = str(caught.value)
     assert "channel 'train'" in said and "part-01" in said and words in said.replace(",", "") + said

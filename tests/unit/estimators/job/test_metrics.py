@@ -15,8 +15,8 @@ from estimators.job.metrics import (
     LINE_LIMIT,
     FinalMetrics,
     Line,
-    MetricDefinition,
     MetricExtractor,
+    MetricPattern,
     final_metrics,
     metrics_frame,
     parse_metric_definitions,
@@ -25,7 +25,7 @@ from estimators.job.metrics import (
 from estimators.job.numbers import Caught, cut_number, number_of
 from estimators.supervisor.noticing import Divergence
 
-LOSS = MetricDefinition("loss", r"loss: ([0-9.eE+-]+|nan)")
+LOSS = MetricPattern("loss", r"loss: ([0-9.eE+-]+|nan)")
 
 
 def found(extractor: MetricExtractor, lines: list[Line | None]) -> list[Event]:
@@ -86,7 +86,7 @@ def test_bad_definitions_are_refused_with_the_remedy(definitions: Any, message: 
 
 def test_a_bad_regex_is_shown_with_its_position() -> None:
     with pytest.raises(ValueError) as caught:
-        MetricDefinition("acc", "acc: ([0-9+")
+        MetricPattern("acc", "acc: ([0-9+")
     shown = str(caught.value).splitlines()
     assert shown[1] == "  acc: ([0-9+"
     assert shown[2].index("^") - 2 == 6
@@ -111,7 +111,7 @@ def test_a_metric_is_taken_once_per_line_where_it_matches_first() -> None:
 
 def test_of_several_groups_the_first_is_the_number() -> None:
     # As in AWS's own examples of metric definitions.
-    loss = MetricDefinition("loss", r"'loss': ([0-9]+(.|e\-)[0-9]+),?")
+    loss = MetricPattern("loss", r"'loss': ([0-9]+(.|e\-)[0-9]+),?")
     assert values(feed(MetricExtractor([loss]), b"{'loss': 0.25, 'epoch': 2}\n")) == [0.25]
     assert values(feed(MetricExtractor([loss]), b"{'loss': 5e-05}\n")) == [5e-05]
 
@@ -134,7 +134,7 @@ def test_memory_is_bounded_for_lines_that_never_end() -> None:
 
 
 def test_what_is_not_a_number_is_warned_of_once() -> None:
-    events = feed(MetricExtractor([MetricDefinition("a", "a=(.*)")]), b"a=b\n", b"a=c\n", b"a=1\n")
+    events = feed(MetricExtractor([MetricPattern("a", "a=(.*)")]), b"a=b\n", b"a=c\n", b"a=1\n")
     assert [event.kind for event in events] == ["warning", "metric"]
     assert "captured 'b', which is not a number" in events[0].data["message"]
 
@@ -177,12 +177,12 @@ def feed_both(extractor: MetricExtractor, *texts: str) -> list[Event]:
     ],
 )
 def test_nan_is_found_where_the_regex_wants_a_number(regex: str, line: str, wanted: dict[str, Any] | None) -> None:
-    events = feed_both(MetricExtractor([MetricDefinition("loss", regex)]), line)
+    events = feed_both(MetricExtractor([MetricPattern("loss", regex)]), line)
     assert not_numbers(events) == ([{"name": "loss", **wanted}] if wanted is not None else [])
 
 
 def test_keras_says_the_epoch_before() -> None:
-    extractor = MetricExtractor([MetricDefinition("loss", "loss: ([0-9.]+)")])
+    extractor = MetricExtractor([MetricPattern("loss", "loss: ([0-9.]+)")])
     events = feed_both(extractor, "Epoch 2/9", "8/8 - loss: 0.5", "Epoch 3/9", "8/8 - loss: nan")
     assert values(events) == [0.5]  # as on SageMaker, whose regexes find the others only
     assert not_numbers(events) == [{"name": "loss", "value": "nan", "epoch": 3, "step": 8}]
@@ -284,7 +284,7 @@ def test_events_that_are_no_metrics_do_no_harm() -> None:
     ],
 )
 def test_the_number_in_the_line_counts_where_a_regex_cuts_it(regex: str, line: str, value: float) -> None:
-    events = feed(MetricExtractor([MetricDefinition("m", regex)]), f"{line}\n".encode())
+    events = feed(MetricExtractor([MetricPattern("m", regex)]), f"{line}\n".encode())
     assert [event.kind for event in events] == ["metric"] and values(events) == [value]
 
 
@@ -300,7 +300,7 @@ def test_the_number_in_the_line_counts_where_a_regex_cuts_it(regex: str, line: s
 def test_a_regex_that_catches_the_end_of_a_number_is_told_of_once(
     regex: str, line: str, value: float, whole: str
 ) -> None:
-    events = feed(MetricExtractor([MetricDefinition("m", regex)]), *[f"{line}\n".encode()] * 2)
+    events = feed(MetricExtractor([MetricPattern("m", regex)]), *[f"{line}\n".encode()] * 2)
     assert [event.kind for event in events] == ["metric", "warning", "metric"] and values(events) == [value] * 2
     text = events[1].data["message"]
     assert f"a part of {whole!r}: use the group " in text
@@ -322,7 +322,7 @@ def test_a_metric_that_no_line_has_is_told_of_with_the_line_that_was_meant() -> 
         "no": r"no\w+ (x)",
         "own": "(y)",
     }
-    extractor = MetricExtractor([MetricDefinition(*item) for item in regexes.items()])
+    extractor = MetricExtractor([MetricPattern(*item) for item in regexes.items()])
     feed(extractor, b"there: 1\n", b"{'loss': '0.69'}\n", b"loss again\n", b"the accuracy is 0.5\n")
     assert extractor.unmatched({"there", "own"}) == [
         "metric 'loss': the regex \"'loss': ([0-9.]+)\" matched no line of the output; the first line with 'loss' is "

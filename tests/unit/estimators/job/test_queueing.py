@@ -11,16 +11,18 @@ from hypothesis import strategies as st
 
 from container.contract import rules
 from estimators.job.errors import ConfigurationError
-from estimators.job.queueing import Entry, Resources, makes_room, order, starts
+from estimators.job.queueing import ComputeResources, QueuedJob, makes_room, order, starts
 from estimators.job.request import RunOptions
 
-MACHINE = Resources(cores=4, gpus=1, memory_gb=8)
+MACHINE = ComputeResources(cores=4, gpus=1, memory_gb=8)
 
 
 def entry(
     job: str, cores: float = 1, *, running: bool = False, priority: int = 0, since: float = 0, **needs: float
-) -> Entry:
-    return Entry(job=job, priority=priority, since=since, needs=Resources(cores=cores, **needs), running=running)
+) -> QueuedJob:
+    return QueuedJob(
+        job=job, priority=priority, since=since, needs=ComputeResources(cores=cores, **needs), running=running
+    )
 
 
 def test_the_next_one_starts_when_there_is_room() -> None:
@@ -55,13 +57,13 @@ def test_the_least_urgent_and_latest_make_room_where_it_helps() -> None:
     )
     urgent = entry("urgent", 2, priority=1, since=9)
 
-    def going(*entries: Entry) -> list[str]:
+    def going(*entries: QueuedJob) -> list[str]:
         return [one.job for one in entries if makes_room(entries, one.job, MACHINE)]
 
     assert going(old, new, urgent) == ["new"]
-    assert going(old, new, dataclasses.replace(urgent, needs=Resources(cores=4))) == ["old", "new"]
+    assert going(old, new, dataclasses.replace(urgent, needs=ComputeResources(cores=4))) == ["old", "new"]
     assert going(old, safe, urgent) == ["old"]
-    assert going(old, safe, dataclasses.replace(urgent, needs=Resources(cores=3))) == [], "it would not help"
+    assert going(old, safe, dataclasses.replace(urgent, needs=ComputeResources(cores=3))) == [], "it would not help"
     assert going(old, urgent) == [], "there is room"
     assert going(old, new, dataclasses.replace(urgent, priority=0)) == []
     assert going(old, dataclasses.replace(new, priority=-1, since=0), urgent) == ["new"]
@@ -81,7 +83,7 @@ def test_one_that_runs_already_or_is_unknown_does_not_start() -> None:
 def test_everyone_gets_a_turn_and_the_machine_is_never_exceeded_by_two(jobs: list[tuple[float, int, int]]) -> None:
     waiting = [entry(f"j{n}", cores, priority=p, since=s) for n, (cores, p, s) in enumerate(jobs)]
     expected = [one.job for one in order(waiting)]
-    running: list[Entry] = []
+    running: list[QueuedJob] = []
     started: list[str] = []
     while waiting or running:
         chosen = [one for one in waiting if starts([*waiting, *running], one.job, MACHINE)]
@@ -99,9 +101,9 @@ def test_everyone_gets_a_turn_and_the_machine_is_never_exceeded_by_two(jobs: lis
 
 def test_an_entry_is_read_back() -> None:
     one = entry("a", 2, gpus=1, memory_gb=0.5, priority=-3, since=1.5)
-    assert Entry.from_dict(dataclasses.asdict(one)) == one
+    assert QueuedJob.from_dict(dataclasses.asdict(one)) == one
     assert str(one.needs) == "2 cores, 1 GPU, 0.5 GB"
-    assert str(Resources()) == "nothing"
+    assert str(ComputeResources()) == "nothing"
 
 
 @pytest.mark.parametrize(

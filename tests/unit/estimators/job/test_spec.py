@@ -18,10 +18,10 @@ from container.contract.strategies import MPI
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import (
     Algorithm,
-    Channel,
     CheckpointConfig,
     DataSource,
     FileSystemDataSource,
+    InputChannel,
     JobOptions,
     MetricDefinition,
     OutputConfig,
@@ -50,7 +50,7 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 CHANNELS = st.builds(
-    Channel,
+    InputChannel,
     name=NAME,
     source=st.builds(
         DataSource,

@@ -18,7 +18,7 @@ from estimators.job.errors import RecordError
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.service.queue import Queue
+from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
 
 
@@ -40,7 +40,7 @@ class Started:
         self.names: list[str] = []
         self.records: list[JobRecord] = []
         self.told: list[str] = []
-        self.queue = Queue(Jobs(home, "us-east-1"), 1, {}, self.told.append)
+        self.queue = EndpointQueue(Jobs(home, "us-east-1"), 1, {}, self.told.append)
 
     def start(self, record: JobRecord, environment: Any) -> Supervisor:
         """Start no supervisor; the record stays locked, as by one."""

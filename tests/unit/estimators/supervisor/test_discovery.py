@@ -75,7 +75,7 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
 
 
 def test_a_place_is_gone_when_two_answers_in_a_row_lack_it() -> None:
-    answers, both = discovery.Answers(), {"a": 1, "b": 2}
+    answers, both = discovery.DiscoveryFilter(), {"a": 1, "b": 2}
     for found, places, doubtful in (
         (both, both, False),
         ({}, both, True),  # a file that is being written

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from estimators.job.metrics import Line, MetricDefinition
+from estimators.job.metrics import Line, MetricPattern
 from estimators.supervisor import matching
 from estimators.supervisor.matching import Matching
 
-LOSS = MetricDefinition("loss", "loss: ([0-9.]+)")
-SLOW = MetricDefinition("slow", r"^(?:a|aa)+([0-9])$")
+LOSS = MetricPattern("loss", "loss: ([0-9.]+)")
+SLOW = MetricPattern("slow", r"^(?:a|aa)+([0-9])$")
 SLOW_LINE = "a" * 64 + "!"
 
 
@@ -23,14 +23,14 @@ def found(search: Matching, *texts: str) -> list[tuple[str, str]]:
 
 
 def test_each_line_is_searched_for_every_metric() -> None:
-    search = Matching([LOSS, MetricDefinition("epoch", "epoch ([0-9]+)"), MetricDefinition("never", "x(=[0-9])?$")])
+    search = Matching([LOSS, MetricPattern("epoch", "epoch ([0-9]+)"), MetricPattern("never", "x(=[0-9])?$")])
     lines = ("epoch 1 loss: 2.5", "nothing", "loss: 2é", "x", "loss: " + "1" * 500)
     assert found(search, *lines) == [("loss", "2.5"), ("epoch", "1"), ("loss", "2"), ("loss", "1" * 400)]
     assert not search.warnings
 
 
 def test_the_text_beside_a_group_is_known_unless_the_expression_matched_it() -> None:
-    search = Matching([LOSS, MetricDefinition("whole", "([0-9.]+);")])
+    search = Matching([LOSS, MetricPattern("whole", "([0-9.]+);")])
     (_, loss), (_, whole) = search.search(Line("a loss: 2.5; b", "algo-1", 0, 1, 0))
     assert (loss.before, loss.text, loss.after) == ("a loss: ", "2.5", "; b")
     assert (whole.before, whole.text, whole.after) == ("a loss: ", "2.5", "")

@@ -14,7 +14,7 @@ from estimators.backends.sagemaker import shipping
 from estimators.backends.sagemaker.backend import SageMakerBackend
 from estimators.job.request import (
     Algorithm,
-    Channel,
+    InputChannel,
     JobOptions,
     MetricDefinition,
     OutputConfig,
@@ -87,7 +87,7 @@ class TestToolkit:
 
     def test_the_channels_name_is_ours(self) -> None:
         with pytest.raises(ConfigurationError, match="'fleetfit' is fleetfit's own"):
-            shipping.with_code_channel(spec(inputs=(Channel(name="fleetfit"),)), toolkit="auto", prefix=PREFIX)
+            shipping.with_code_channel(spec(inputs=(InputChannel(name="fleetfit"),)), toolkit="auto", prefix=PREFIX)
 
     def test_nothing_to_start(self) -> None:
         bare = dataclasses.replace(spec(), hyperparameters={})
