@@ -17,7 +17,7 @@ from container.contract.plan import Plan, Role
 #: The calls that are detected, for messages.
 LOOKED_FOR = (
     "hvd.init(), MPI_Init (mpi4py), container.distributed.init(), tf.distribute.Server, MultiWorkerMirroredStrategy, "
-    "ParameterServerStrategy, torch.distributed.init_process_group()"
+    "ParameterServerStrategy, torch.distributed.init_process_group(), jax.distributed.initialize()"
 )
 
 #: Reactions to such a job.

@@ -131,6 +131,7 @@ class RayHost(cluster_program.ProgramHost):
         self.actor: Any = None
         self.problem: str | None = None  # why the actor cannot be started
         self.group: Any = None
+        self.bundle: int | None = None  # the index of the host's bundle in the user's placement group
 
 
 class RayDriver(cluster_program.Program):
@@ -318,8 +319,7 @@ class RayDriver(cluster_program.Program):
 
         given = bool(asked["group"])
         if given:
-            group, indexes, bundles = self._given_group(asked["group"], len(hosts))
-            asked["bundle"] = bundles[indexes[0]]
+            group, indexes, asked["bundle"] = self._given_group(asked["group"], hosts)
         else:
             group, indexes = self._room_at(asked["node"]), list(range(len(hosts)))
         labels = self._labels(asked) if group is None else None
@@ -384,26 +384,32 @@ class RayDriver(cluster_program.Program):
         now = time.monotonic()
         return {node for node, until in list(self._avoided.items()) if until > now}
 
-    def _given_group(self, identity: str, count: int) -> tuple[Any, list[int], dict[int, dict[str, float]]]:
-        """Return a user's placement group, the indexes of the hosts' bundles in the group, and all bundles of the
-        group.
+    def _given_group(self, identity: str, hosts: list[RayHost]) -> tuple[Any, list[int], dict[str, float]]:
+        """Reserve the last free bundles of a user's placement group for hosts.
 
-        The last ``count`` bundles are the bundles of the hosts.
+        Returns:
+            The group, the indexes of the hosts' bundles, and the resources of the first of these bundles.
 
         Raises:
-            ValueError: the group has fewer than ``count`` bundles.
+            ValueError: too few bundles of the group are free.
         """
         from ray import PlacementGroupID
         from ray.util.placement_group import PlacementGroup, placement_group_table
 
         group = PlacementGroup(PlacementGroupID(bytes.fromhex(identity)))
         bundles = placement_group_table(group)["bundles"]
-        if len(bundles) < count:
-            raise ValueError(
-                f"placement group {identity} has {len(bundles)} bundles, but {count} hosts were requested. Make the "
-                "group with one bundle for the caller, followed by one bundle for each host"
-            )
-        return group, list(range(len(bundles) - count, len(bundles))), bundles
+        with self._rooms:
+            free = sorted(bundles.keys() - {host.bundle for host in self.hosts.values()})
+            if len(free) < len(hosts):
+                used = f", {len(bundles) - len(free)} of which hosts already use" if len(free) < len(bundles) else ""
+                raise ValueError(
+                    f"placement group {identity} has {len(bundles)} bundles{used}, but {len(hosts)} hosts were "
+                    "requested. Make the group with one bundle for the caller, followed by one bundle for each host"
+                )
+            indexes = free[-len(hosts) :]
+            for host, index in zip(hosts, indexes, strict=True):
+                host.bundle = index
+        return group, indexes, bundles[indexes[0]]
 
     def _start(self, asked: dict[str, Any], hosts: list[RayHost], group: Any, indexes: list[int]) -> None:
         """Start an actor in each host's bundle, and the host's agent in each actor."""

@@ -61,6 +61,26 @@ def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays
     assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")
 
 
+def test_each_host_has_a_bundle_of_a_given_placement_group(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+    """Hosts of an elastic job are requested one by one; a bundle that is taken is not given again."""
+    group = rays.asks(
+        ray_cluster.address,
+        "from ray.util.placement_group import placement_group\n"
+        "group = placement_group([{'CPU': 1}] * 3, lifetime='detached')\n"
+        "assert group.wait(30)\n"
+        "print(group.id.hex())",
+    ).strip()
+    options = {**make._options["backend_options"], "placement_group": group}
+    strategy = ElasticHorovod(max_hosts=2, min_hosts=1, warm=False, cooldown=(0.2, 1.0))
+    job = make.start(MEETING, hosts=2, distribution=strategy, backend_options=options)
+    until_size(job, 2)
+    next(one for one in clusters.Snapshot(job).members if one.kind == "toolkit").kill()
+    until_size(job, 2, 1, 2)  # in the bundle that has become free
+    make.mark("enough")
+    job.wait(logs=False, timeout=60)
+    assert job.status == "Completed", job.describe().get("FailureReason")
+
+
 @pytest.mark.soak
 @pytest.mark.torch
 @pytest.mark.skipif("torch" not in horovod_torch.BUILT, reason=horovod_torch.WITHOUT)
