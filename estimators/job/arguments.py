@@ -106,7 +106,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="volume_size",
         treatment=_CARRIED,
         v1_name="train_volume_size",
-        note="without effect for local jobs, because jobs use the machine's disk",
+        note="without effect for local jobs, because these jobs use the machine's own disk",
     ),
     Argument(
         name="volume_kms_key",
@@ -128,14 +128,14 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="source_dir",
         treatment=_CHANGED,
         accepts=_PATH,
-        note="code on S3 (a .tar.gz) works only for jobs on SageMaker. fleetfit does not send .env and files that "
-        "match .fleetfitignore (or .gitignore, if there is no .fleetfitignore)",
+        note="code on S3 (a .tar.gz) works only for jobs on SageMaker. By default, fleetfit sends neither .env nor "
+        "files that match .fleetfitignore (or .gitignore, if no .fleetfitignore exists)",
     ),
     Argument(
         name="dependencies",
         treatment=_CHANGED,
         accepts=_PATHS,
-        note="a dependency with the same name as a file or folder of the code is refused",
+        note="fleetfit refuses a dependency with the same name as a file or folder of the code",
     ),
     Argument(
         name="git_config",
@@ -185,7 +185,12 @@ ARGUMENTS: tuple[Argument, ...] = (
         owner=_FRAMEWORK,
         note=f"optional. {PROCESSES} runs the installed version, and warns if you request a different version",
     ),
-    Argument(name="py_version", treatment=_CHANGED, owner=_FRAMEWORK, note="the same as for framework_version"),
+    Argument(
+        name="py_version",
+        treatment=_CHANGED,
+        owner=_FRAMEWORK,
+        note=f"optional. {PROCESSES} runs this Python, and warns if you request a different version",
+    ),
     Argument(
         name="compiler_config",
         treatment=_REFUSED,
@@ -268,7 +273,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="metric_definitions",
         treatment=_CHANGED,
         accepts="Sequence[Mapping[str, str]] | None",
-        note="the first group of a regex is the number. A regex without a group is refused",
+        note="the first group of a regex is the number. fleetfit refuses a regex without a group",
     ),
     Argument(
         name="enable_sagemaker_metrics",
@@ -345,8 +350,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         accepts="Distribution | Mapping[str, Any] | None",
         v1_name="distributions",
         note="also a strategy object, such as MPI(processes_per_host=2). smdistributed and pytorchxla are not "
-        "available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and strategies for a "
-        "framework that is not its own",
+        "available. The estimator refuses unknown keys, two strategies, a missing 'enabled', and strategies "
+        "of other frameworks",
     ),
     Argument(name="base_job_name", treatment=_CARRIED),
     Argument(
@@ -366,14 +371,14 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_OWN,
         accepts=_PATHS,
         note="more command-line arguments for the script, for example ['--fp16', '--layers', '64', '32']. The script "
-        "gets these arguments unchanged, after the hyperparameters. Use arguments for flags, options with several "
-        "values, and values with a dash at the start",
+        "gets them unchanged, after the hyperparameters. Use arguments for flags, options with several values, and "
+        "values with a leading dash",
     ),
     Argument(
         name="hang_timeout",
         treatment=_OWN,
-        note="a time limit in seconds (default: none). If no rank prints or reports anything for this time, every "
-        "rank's stack is logged and the job fails",
+        note="a time limit in seconds (default: none). If no rank prints or reports anything for this time, "
+        "fleetfit logs the stack of every rank, and the job fails",
     ),
     Argument(
         name="capture_limit",
