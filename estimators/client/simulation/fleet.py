@@ -9,7 +9,7 @@ from typing import Any, Literal, overload
 
 from container.contract import rules
 from estimators.client.simulation.forecast import Forecast, simulate
-from estimators.client.simulation.model import Timings
+from estimators.client.simulation.model import RunOutcome, Timings
 from estimators.job import instances
 from estimators.job.bounds import MAX_HOSTS
 from estimators.job.errors import ConfigurationError
@@ -249,12 +249,16 @@ def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
 
 def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
     """Return whether at least 95 % of the runs complete, keep the deadline and keep the budget."""
-    cost = one.cost
-    return (
-        one.completed >= _MOST_RUNS
-        and (deadline is None or one.seconds.high <= deadline)
-        and (budget is None or (cost is not None and cost.high <= budget))
-    )
+
+    def good(run: RunOutcome) -> bool:
+        cost = one.cost_of(run)
+        return (
+            run.completed
+            and (deadline is None or run.seconds <= deadline)
+            and (budget is None or (cost is not None and cost <= budget))
+        )
+
+    return sum(map(good, one.runs)) >= _MOST_RUNS * len(one.runs)
 
 
 def ranked(found: Sequence[Forecast], deadline: float | None, budget: float | None) -> list[Forecast]:

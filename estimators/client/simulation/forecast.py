@@ -92,10 +92,14 @@ class Forecast:
     @property
     def cost(self) -> Quantiles | None:
         """Return the cost of all hosts in US dollars, or None if a price is unknown."""
-        spot, on_demand = self.spot_price, self.on_demand_price
-        if spot is None or on_demand is None:
+        costs = [cost for run in self.runs if (cost := self.cost_of(run)) is not None]
+        return Quantiles.of(costs) if costs else None
+
+    def cost_of(self, run: RunOutcome) -> float | None:
+        """Return the cost of all hosts in one run in US dollars, or None if a price is unknown."""
+        if self.spot_price is None or self.on_demand_price is None:
             return None
-        return Quantiles.of([(run.spot_s * spot + run.on_demand_s * on_demand) / _HOUR for run in self.runs])
+        return (run.spot_s * self.spot_price + run.on_demand_s * self.on_demand_price) / _HOUR
 
     @property
     def on_demand_cost(self) -> float | None:

@@ -46,6 +46,17 @@ class TestRecommend:
         assert found.choice.seconds.high <= 0.9 * slowest.seconds.high
         assert meets(found.choice, 0.9 * slowest.seconds.high, None)
 
+    def test_each_run_has_to_keep_all_limits(self) -> None:
+        """One run of twenty is too slow and another too dear: each limit alone holds for 95 % of them."""
+        one = simulate(WORK, hosts=1, records=1e3, market=SpotMarket(), prices=(1.0, 1.0), timings=STILL, runs=1)
+        (run,) = one.runs
+        slow = dataclasses.replace(run, seconds=2 * run.seconds)
+        dear = dataclasses.replace(run, spot_s=2 * run.spot_s)
+        limits = 1.5 * run.seconds, 1.5 * (one.cost_of(run) or 0.0)
+        for others in (slow,), (dear,):
+            assert meets(dataclasses.replace(one, runs=(run,) * 19 + others), *limits)
+        assert not meets(dataclasses.replace(one, runs=(run,) * 18 + (slow, dear)), *limits)
+
     def test_what_no_fleet_can_do_is_said_and_the_nearest_named(self) -> None:
         found = of(deadline=60.0, budget=0.01)
         assert "No fleet meets 60.0 s and $0.01 in 95 % of its runs. This fleet comes closest." in str(found)

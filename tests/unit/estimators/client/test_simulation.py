@@ -59,6 +59,12 @@ class TestTime:
         assert forecast.seconds.mean == pytest.approx(first + 100.0 + 9 * 0.5)
         assert forecast.runs[0].commit_s == pytest.approx(4.5) and forecast.runs[0].idle_s == pytest.approx(first)
 
+    def test_a_run_that_waits_for_hosts_for_ever_has_waited_until_it_was_given_up(self) -> None:
+        """And not only until its last attempt, which would make it the fastest of all."""
+        policy = FailurePolicy(min_hosts=2)
+        forecast = of(SpotMarket(trace=((25, "algo-2"),), return_after_s=None), hosts=2, failure_policy=policy)
+        assert forecast.completed == 0.0 and forecast.seconds.mean > 3600.0
+
     def test_more_hosts_more_epochs(self) -> None:
         assert of(hosts=(1, 4)).seconds.mean == pytest.approx(50.0)
         assert of(epochs=6).seconds.mean == pytest.approx(300.0)
