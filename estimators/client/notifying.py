@@ -108,7 +108,7 @@ class NotifyCallback(Callback):
             return
         watch = self._watch(job)
         watch.metrics[metric.name] = metric.value
-        if self._factor is not None and "loss" in metric.name.lower() and watch.diverges(metric, self._factor):
+        if self._factor is not None and "loss" in metric.name.lower() and watch.losses.diverge(metric, self._factor):
             text = f"metric {metric.name} is {metric.value:g}{where}, more than {self._factor:g} times its lowest value"
             self._tell_once(job, "diverged", text)
 
@@ -197,6 +197,25 @@ class NotifyCallback(Callback):
                 time.sleep(attempt)
 
 
+class Losses:
+    """The losses of a job, for deciding whether one of them has diverged."""
+
+    def __init__(self) -> None:
+        self._least: dict[tuple[str, int | None], float] = {}
+        self._above: dict[tuple[str, int | None], int] = {}
+
+    def diverge(self, metric: Metric, factor: float) -> bool:
+        """Add a value of a loss. Return whether the last three values of this loss are above ``factor`` times its
+        lowest value. Values that are not above 0 are ignored.
+        """
+        if metric.value <= 0:
+            return False
+        key = (metric.name, metric.rank)
+        least = self._least[key] = min(metric.value, self._least.get(key, metric.value))
+        self._above[key] = self._above.get(key, 0) + 1 if metric.value > factor * least else 0
+        return self._above[key] >= _IN_A_ROW
+
+
 class _Watch:
     """The state of one job, and the threads that watch the job and send notifications."""
 
@@ -209,8 +228,7 @@ class _Watch:
         self.news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
         self.told: set[str] = set()
         self.metrics: dict[str, float] = {}
-        self._least: dict[tuple[str, int | None], float] = {}
-        self._above: dict[tuple[str, int | None], int] = {}
+        self.losses = Losses()
         self._sender = threading.Thread(target=self._send, name="notify", daemon=True)
         self._sender.start()
         if stall is not None:
@@ -219,17 +237,6 @@ class _Watch:
     def sign(self) -> None:
         """Record that the job is alive."""
         self._heard.set()
-
-    def diverges(self, metric: Metric, factor: float) -> bool:
-        """Add a value of a loss, and return whether the loss has diverged."""
-        key = (metric.name, metric.rank)
-        least = self._least.get(key)
-        if metric.value < 0 or least is None or metric.value < least:
-            self._least[key] = metric.value
-            self._above[key] = 0
-            return False
-        self._above[key] = self._above[key] + 1 if metric.value > factor * least > 0 else 0
-        return self._above[key] >= _IN_A_ROW
 
     def end(self, patience: float) -> None:
         """Stop watching the job. Wait until the pending notifications are sent, at most ``patience`` seconds."""

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from estimators import ConfigurationError
-from estimators.callbacks import NotifyCallback
+from estimators.callbacks import Metric, NotifyCallback
+from estimators.client.notifying import Losses
 
 
 @pytest.mark.parametrize(
@@ -26,3 +27,19 @@ from estimators.callbacks import NotifyCallback
 def test_wrong_arguments_are_refused(arguments: dict[str, Any], part: str) -> None:
     with pytest.raises(ConfigurationError, match=part):
         NotifyCallback(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("values", "diverged"),
+    [
+        ((1.0, 9.0, 11.0, 12.0, 13.0), True),
+        ((1.0, 11.0, 12.0, 9.0, 11.0, 12.0), False),
+        ((1.0, 0.0, 11.0, 12.0, 13.0), True),  # a 0 in between is no new limit
+        ((1.0, -1.0, 11.0, 12.0, 13.0), True),
+        ((-1.0, -11.0, -110.0, -1.0), False),
+    ],
+)
+def test_three_losses_in_a_row_above_a_multiple_of_the_lowest(values: tuple[float, ...], diverged: bool) -> None:
+    losses = Losses()
+    said = [losses.diverge(Metric("loss", value, rank=0, host="algo-1", time=0.0, attempt=0), 10) for value in values]
+    assert said[-1] == diverged and not any(said[:-1])
