@@ -220,6 +220,7 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
         )
     size, rank = _number(environ, "HOROVOD_SIZE", 1), _number(environ, "HOROVOD_RANK", 0)
     ours = variables.ELASTIC_PLANNED in environ
+    local_rank = _number(environ, variables.LOCAL_RANK if ours else "HOROVOD_LOCAL_RANK", 0)
     local_size = _number(environ, variables.LOCAL_SIZE if ours else "HOROVOD_LOCAL_SIZE", strategy.ranks_per_host)
     shared = environ.get(variables.SHARED_MACHINE) == "1"
     return Surroundings(
@@ -228,9 +229,9 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
         host=host,
         rank=rank,
         size=size,
-        local_rank=_number(environ, variables.LOCAL_RANK if ours else "HOROVOD_LOCAL_RANK", 0),
+        local_rank=local_rank,
         local_size=local_size,
-        machine_rank=rank if shared else 0,
+        machine_rank=rank if shared else local_rank,
         machine_size=size if shared else local_size * hosts_here(environ),
     )
 

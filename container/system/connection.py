@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import socket
 import time
 
@@ -101,22 +100,6 @@ class Connection:
                 os.close(self._end)
             for descriptor in self.take_descriptors():
                 os.close(descriptor)
-
-    def exchange(self, seconds: float) -> None:
-        """Send and receive pending data once without the loop.
-
-        Args:
-            seconds: The longest time to wait for the connection, in seconds.
-        """
-        if not self.is_open:
-            return
-        ready = select.poll()
-        ready.register(self._fd, select.POLLIN | (select.POLLOUT if self._outgoing else 0))
-        for _, events in ready.poll(seconds * 1000):
-            if events & select.POLLOUT:
-                self._flush()
-            if self.is_open and events & ~select.POLLOUT:
-                self._on_readable()
 
     def _lost(self, reason: str) -> None:
         if self.is_open:

@@ -10,7 +10,14 @@ import pytest
 
 from container.contract.detection import ClusterKind, Surroundings, detect, detect_server
 from container.contract.errors import DistributedError
-from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer, TorchDistributed
+from container.contract.strategies import (
+    MPI,
+    CollectiveAllReduce,
+    Distribution,
+    ElasticHorovod,
+    ParameterServer,
+    TorchDistributed,
+)
 from container.distributed.core.rendezvous import wait_for
 from container.distributed.tensorflow.callbacks import warm_rate
 from container.distributed.tensorflow.data import per_rank_batch
@@ -66,6 +73,15 @@ def test_started_as_torchrun_starts() -> None:
     assert places(detect({**torch(), "FLEETFIT_SHARED_MACHINE": "1"})) == (3, 4, 1, 2, 3, 4)
     with pytest.raises(DistributedError, match="WORLD_SIZE is not set, so this process would train alone"):
         detect({**torch(WORLD_SIZE=""), **job(TorchDistributed())})
+
+
+def test_started_by_horovods_elastic_driver() -> None:
+    """For Horovod, each slot is a host: only fleetfit's variables tell which GPU of the host a worker uses."""
+    driver = {"HOROVOD_ELASTIC": "1", "HOROVOD_RANK": "3", "HOROVOD_SIZE": "4", "FLEETFIT_ELASTIC_PLANNED": "4"}
+    ours = {"FLEETFIT_LOCAL_RANK": "1", "FLEETFIT_LOCAL_SIZE": "2", **job(ElasticHorovod(processes_per_host=2))}
+    found = detect({**driver, **ours, "SM_CURRENT_HOST": "algo-2"})
+    assert (found.kind, found.host, places(found)) == (ClusterKind.ELASTIC, "algo-2", (3, 4, 1, 2, 1, 2))
+    assert places(detect({**driver, **ours, "FLEETFIT_SHARED_MACHINE": "1"})) == (3, 4, 1, 2, 3, 4)
 
 
 def test_hosts_that_share_a_machine_share_its_devices() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from container.contract.messages import LIMIT, MessageError, encode
+from container.contract.messages import MessageError, encode
 from container.system.connection import ENDED, BlockingConnection, Connection
 from container.system.loop import Loop
 
@@ -98,32 +98,6 @@ def test_more_descriptors_than_are_wanted_are_refused(loop: Loop, run_until: Run
         run_until(lambda: log)
     assert log == ["it passed more file descriptors than expected"]
     assert len(os.listdir("/proc/self/fd")) == before - 2
-
-
-def test_an_exchange_goes_on_without_the_loop(loop: Loop, log: list[Any]) -> None:
-    ours, theirs = socket.socketpair()
-    connection = Connection(loop, ours, log.append, log.append)
-    text = "x" * (LIMIT - 100)
-    answers: list[Any] = []
-
-    def answer() -> None:
-        with BlockingConnection(theirs) as peer:
-            while (message := peer.receive()) is not None:
-                answers.append(message)
-                peer.send({"op": "got", "size": len(message["text"])})
-
-    thread = threading.Thread(target=answer)
-    thread.start()
-    for _ in range(3):
-        connection.send({"op": "take", "text": text})
-    until = time.monotonic() + 10
-    while len(log) < 3 and time.monotonic() < until:
-        connection.exchange(0.1)
-    assert log == [{"op": "got", "size": len(text)}] * 3
-    connection.close()
-    connection.exchange(0.0)
-    thread.join(10)
-    assert len(answers) == 3
 
 
 def test_one_that_waits_for_an_answer(log: list[Any]) -> None:
