@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import json
 import os
@@ -80,7 +81,9 @@ def freeze(folders: list[str]) -> list[str]:
     """
     found: dict[str, str] = {}
     for one in metadata.distributions(path=folders):
-        name = one.metadata["Name"]
+        name = None
+        with contextlib.suppress(FileNotFoundError):  # raised by the package importlib_metadata
+            name = one.metadata["Name"]
         if name and name != "pip":  # an interrupted installation leaves folders without
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), _requirement(name, one))
     return [found[name] for name in sorted(found)]

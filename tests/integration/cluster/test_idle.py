@@ -67,7 +67,7 @@ def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
 @contextlib.contextmanager
 def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
     environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
-    stream, control = kept.start(kept.Pool(place.parents[1]), place.name, environment, Running())
+    stream, control = kept.start(kept.ContainerPool(place.parents[1]), place.name, environment, Running())
     with stream, control:
         stream.settimeout(30)
         yield stream, control

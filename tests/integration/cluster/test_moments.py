@@ -146,7 +146,7 @@ def test_a_caller_that_is_killed_before_it_has_started_the_supervisor(make: clus
 SAVES = """
 import os, sys
 from container.checkpoint import Progress
-from container.checkpoint.store import CheckpointStore, Contents
+from container.checkpoint.store import CheckpointStore, CheckpointContents
 
 store = CheckpointStore(os.environ["SM_CHECKPOINT_DIR"])
 store.lock()
@@ -154,7 +154,7 @@ newest = store.read_newest()
 begin = newest.manifest.progress.step if newest is not None else 0
 print("begins at", begin, "with", sorted(os.listdir(store.directory)), flush=True)
 for step in range(begin + 1, 4):
-    store.write(Contents(progress=Progress(step=step), files={"state": [memoryview(bytes([step]) * 1000)]}))
+    store.write(CheckpointContents(progress=Progress(step=step), files={"state": [memoryview(bytes([step]) * 1000)]}))
 """
 
 

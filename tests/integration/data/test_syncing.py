@@ -18,7 +18,7 @@ from container.contract import messages
 from container.contract.errors import AgentError
 from container.system import archive, transfer
 from container.system.saved import files_below
-from estimators.backends.hosts.checkpoints import Incoming
+from estimators.backends.hosts.checkpoints import IncomingCheckpoints
 
 
 def bring(host: Path, here: Path, restored: dict[str, tuple[int, int]]) -> None:
@@ -29,7 +29,7 @@ def bring(host: Path, here: Path, restored: dict[str, tuple[int, int]]) -> None:
         stdout=subprocess.PIPE,
         check=True,
     )
-    incoming = Incoming(here, "algo-1", lambda line: None)
+    incoming = IncomingCheckpoints(here, "algo-1", lambda line: None)
     incoming.feed(done.stdout)
     incoming.close()
 

@@ -17,13 +17,13 @@ _SLOW_RANK = """
 import sys, time
 
 from container import distributed
-from container.distributed.tensorflow.hooks import Callback
+from container.distributed.tensorflow.hooks import KerasCallback
 
 if "--fail" in sys.argv:
     raise SystemExit("no such data")
 
 
-class Slow(Callback):
+class Slow(KerasCallback):
     def on_train_batch_begin(self, batch, logs=None):
         time.sleep(0.05 if cluster.rank == 1 else 0)
 

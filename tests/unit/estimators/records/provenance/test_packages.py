@@ -51,3 +51,5 @@ def test_versions_and_lines_of_whatever_folders_hold(tmp_path: Path) -> None:
     found = packages.versions(("tf-keras", "old", "flat", "absent"), folders=folders)
     assert found == {"tf-keras": "2.21.0", "old": "1.0", "flat": "2.0"}
     assert packages.freeze(folders) == ["flat==2.0", "old==1.0", "tf_keras==2.21.0"]
+    pytest.importorskip("importlib_metadata").distributions()  # replaces what the standard library finds packages with
+    assert packages.freeze(folders) == ["flat==2.0", "old==1.0", "tf_keras==2.21.0"]
