@@ -1,6 +1,5 @@
 """Run training on every host of a cluster: the toolkit, the launchers and the script-side helpers.
 
-Apart from the modules that a training script imports (``container.distributed`` and the like), this package needs
-the standard library only, so that it starts fast and fits into any image. This package never imports
-``estimators``.
+This package needs only the standard library, so that it starts fast and runs in any image. The exceptions are the
+modules that a training script imports, such as ``container.distributed``. This package never imports ``estimators``.
 """

@@ -1,9 +1,10 @@
 """Run the programs of a host: ``python -m container COMMAND``.
 
-``train``: a host's training process. ``debug``: only the entry point, in the foreground. ``agent``: the tasks of
-SageMaker's platform on a host. ``rank``, ``rsh`` and ``serve`` are started by the toolkit: the wrapper around each
-rank, mpirun's remote shell, and a parameter server. ``idle``: the first process of a container between jobs.
-``elastic``: Horovod's elastic driver, beside the job's supervisor.
+``train``: a host's training process, the toolkit. ``debug``: only the job's entry point, in the foreground. ``agent``:
+the tasks that SageMaker's platform has on a host, such as downloading the data. ``idle``: the first process of a
+container that is kept between jobs. ``elastic``: Horovod's elastic driver, beside the job's supervisor. The toolkit
+starts three other programs: ``rank`` (the wrapper around each rank), ``rsh`` (mpirun's remote shell) and ``serve`` (a
+parameter server).
 
 The toolkit starts this file by its path and in isolated mode (``python -I``), so that a ``container.py`` in the
 working directory is never taken for this package.
@@ -16,7 +17,8 @@ import os
 import signal
 import sys
 
-#: Loading modules creates many objects and no garbage, and the collector would delay a job's start.
+#: The number of new objects after which the garbage collector runs. Loading modules creates many objects and no
+#: garbage, so that a run of the collector would only delay a job's start.
 _OBJECTS = 100_000
 
 
@@ -32,7 +34,7 @@ def main() -> int:
 
         return rank.main(arguments)
     if command == "train":
-        # until the loop handles the signal: a traceback would report nothing useful
+        # until the loop handles SIGINT, the signal ends the process without a traceback, which would not be useful
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         gc.set_threshold(_OBJECTS)
         from container.toolkit import train

@@ -1,4 +1,4 @@
-"""fleetfit: one Estimator, every distribution strategy, any fleet.
+"""Train a script with one Estimator, under every distribution strategy and on any fleet of hosts.
 
 ::
 
@@ -13,9 +13,10 @@
     )
     job = estimator.fit({"train": "data/digits"})
 
-This package has the estimators, strategies, handles, results and errors. The modules have the other names by subject.
-A module has the name of the SageMaker SDK's module if there is such a module: ``from estimators.tuner import
-HyperparameterTuner``. Names are imported when they are first used, so that the import of the package is fast.
+The package itself exports the estimators, strategies, job handles, results and errors. All other names are exported by
+modules, one for each subject. If the SageMaker SDK has a module for the subject, the module has the same name:
+``from estimators.tuner import HyperparameterTuner``. Names are imported when they are first used, so that the import of
+the package is fast.
 """
 
 from __future__ import annotations

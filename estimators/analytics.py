@@ -1,4 +1,4 @@
-"""Provide the metrics of jobs as DataFrames, under the names of ``sagemaker.analytics``."""
+"""Provide the metrics of jobs as DataFrames, with the class names of ``sagemaker.analytics``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Provide the input channels of ``fit()``, under the names of ``sagemaker.inputs``."""
+"""Provide the input channels of ``fit()``, with the class names of ``sagemaker.inputs``."""
 
 from __future__ import annotations
 

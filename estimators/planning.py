@@ -1,4 +1,4 @@
-"""Provide predictions before a training: the best strategy and fleet, and the time and cost of a fleet."""
+"""Predict the time and the cost of a training on a fleet, and recommend a strategy and a fleet for a training."""
 
 from __future__ import annotations
 

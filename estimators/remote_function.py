@@ -1,4 +1,4 @@
-"""Provide functions that run as jobs, under the names of ``sagemaker.remote_function``."""
+"""Provide functions that run as jobs, with the names of ``sagemaker.remote_function``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Search for hyperparameters, under the names of ``sagemaker.tuner``."""
+"""Provide the search for hyperparameters, with the class names of ``sagemaker.tuner``."""
 
 from __future__ import annotations
 

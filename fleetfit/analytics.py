@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.analytics`."""
+"""Export the names of :mod:`estimators.analytics`."""
 
 from estimators.analytics import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.callbacks`."""
+"""Export the names of :mod:`estimators.callbacks`."""
 
 from estimators.callbacks import *  # noqa: F403

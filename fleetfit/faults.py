@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.faults`."""
+"""Export the names of :mod:`estimators.faults`."""
 
 from estimators.faults import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.inputs`."""
+"""Export the names of :mod:`estimators.inputs`."""
 
 from estimators.inputs import *  # noqa: F403

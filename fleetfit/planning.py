@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.planning`."""
+"""Export the names of :mod:`estimators.planning`."""
 
 from estimators.planning import *  # noqa: F403

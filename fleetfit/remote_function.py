@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.remote_function`."""
+"""Export the names of :mod:`estimators.remote_function`."""
 
 from estimators.remote_function import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.testing`."""
+"""Export the names of :mod:`estimators.testing`."""
 
 from estimators.testing import *  # noqa: F403

@@ -1,3 +1,3 @@
-"""The names of :mod:`estimators.tuner`."""
+"""Export the names of :mod:`estimators.tuner`."""
 
 from estimators.tuner import *  # noqa: F403

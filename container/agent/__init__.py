@@ -1,4 +1,5 @@
-"""Run the host agent: the tasks of SageMaker's platform on a host, for local backends and the same file tree.
+"""Run the host agent, which does the tasks of SageMaker's platform on a host: it provides the input data, and collects
+the results. It uses the same file tree as SageMaker.
 
 The agent runs outside the training process (and container), so that any image that follows the container contract
 works.
@@ -16,11 +17,11 @@ works.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 * ``agent notices --imds URL --every SECONDS``: reports when a spot host will be interrupted, until standard input ends.
-* ``agent host [--lifeline FD]``: runs on a host on another machine, and does all of these tasks there
-  (:mod:`container.agent.resident`). If a descriptor is named, the agent stops when the descriptor's other end is
+* ``agent host [--lifeline FD]``: runs on a remote machine, and does all of these tasks there
+  (:mod:`container.agent.resident`). With ``--lifeline``, the agent stops when the other end of the descriptor FD is
   closed.
 
-If a host has its own file tree, ``prepare`` gets the host's number and the number of hosts: ``--number I --hosts N``.
+If ``prepare`` runs separately for each host, ``--number I --hosts N`` passes the host's number and the number of hosts.
 Events and messages are written to standard output. An error is written as one line to standard error. The exit code is
 0 on success; 1 after an error of the job (a channel that does not exist, a full disk); 2 if the command line is
 invalid.

@@ -68,11 +68,12 @@ def collect(base_dirs: Sequence[Path], output: str, *, tell: Tell) -> tuple[str 
         base_dirs: The hosts' trees, in rank order.
         output: The folder or the S3 prefix for the archives: a path, a ``file://`` URL or ``s3://bucket/prefix``. A
             folder that does not exist is created.
-        tell: Receives the lines to print: progress, warnings, and at the end the event ``artifacts`` with the archives'
-            places.
+        tell: Receives the lines to print: progress, warnings, and at the end the event ``artifacts`` with the paths or
+            URIs of the archives.
 
     Returns:
-        The places of ``model.tar.gz`` and ``output.tar.gz``. The place is None for an archive that would be empty.
+        The paths or URIs of ``model.tar.gz`` and ``output.tar.gz``. An archive that would be empty is not written, and
+        None is returned for it.
 
     Raises:
         AgentError: the archives cannot be written. No incomplete archive remains. The message names the folders of the
@@ -148,7 +149,8 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
     Raises:
         AgentError: as for :func:`collect`.
     """
-    # This also replaces the partial file of a killed agent: a job has only one agent that packs.
+    # A partial file of an agent that was killed is overwritten. This is safe, because only one agent of a job packs
+    # archives.
     partial = archive.with_name(f".{archive.name}.partial")
     try:
         entries = union(folders, tell)

@@ -1,10 +1,10 @@
 """Cache downloaded S3 objects, so that the next job on the same data does not download them again.
 
-The name of an entry depends on URI, ETag and size. Therefore a changed object gets another entry. A file is renamed to
-the entry's name only when the download is complete. A process holds a lock while it downloads an entry, so that two
-simultaneous jobs download the entry only once. Each host's tree gets a copy of an entry, because scripts may write into
-their channels. The size of the cache's folder is limited (``FLEETFIT_DATA_CACHE_BYTES``, 20 GiB by default). The least
-recently used entries are removed first.
+The name of an entry depends on the object's URI, ETag and size. Therefore a changed object gets a new entry. A file is
+renamed to the entry's name only when the download is complete. A process holds a lock while it downloads an entry, so
+that two simultaneous jobs download the entry only once. Each host's tree gets a copy of an entry, because scripts may
+write into their channels. The size of the cache's folder is limited (``FLEETFIT_DATA_CACHE_BYTES``, 20 GiB by default).
+The least recently used entries are removed first.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LIMIT = "FLEETFIT_DATA_CACHE_BYTES"
 
 _DEFAULT_LIMIT = 20 << 30
 _PARTIAL = ".part"
-#: Modification time of entries: if it differs, the entry was modified through a link in a job's tree.
+#: The modification time that every entry gets. If a file's time differs, a job has modified the file through a link.
 _TIME_NS = 1_000_000_000 * 10**9
 #: A partial download without progress for this many seconds is removed.
 _ABANDONED_S = 7 * 86400
@@ -108,10 +108,10 @@ def entry(item: DataObject, root: Path) -> CacheEntry | None:
 
 @contextlib.contextmanager
 def partial(place: CacheEntry) -> Iterator[int | None]:
-    """Open the partial file under its lock, and yield the file's descriptor. Yield None if the entry is complete.
+    """Open and lock an entry's partial file, and yield the file's descriptor. Yield None if the entry is complete.
 
-    If another process is downloading the object, wait until that process has finished. If the block ends with an error,
-    the content of the partial file is kept. The next download then continues after this content.
+    If another process is downloading the object, wait until that process has finished. If the ``with`` block ends with
+    an error, the content of the partial file is kept. The next download then continues after this content.
     """
     place.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     while True:

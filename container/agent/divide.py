@@ -24,7 +24,7 @@ from container.system.locations import LocationError, local_path
 
 _HEAD = 4096
 _CHUNK = 4 << 20
-#: Maximum number of files: of open files, and of numbers with five digits.
+#: Maximum number of new files. All of them are open at the same time, and their numbers have five digits.
 _MOST = 4096
 
 USAGE = "agent divide SRC DST --shards N [--manifest]"

@@ -2,8 +2,7 @@
 
 The folder contains copies of local files or of cached S3 objects. Therefore a script may write into the folder. If the
 file system supports shared blocks, the copies share their blocks with the originals. For a ShardedByS3Key channel, each
-host gets only some of the objects.
-In FastFile mode, local data is linked instead of copied.
+host gets only some of the objects. In FastFile mode, local data is linked instead of copied.
 """
 
 from __future__ import annotations
@@ -28,7 +27,8 @@ from container.system.removing import remove_tree
 
 #: Copies that take less than this time are not reported, in seconds.
 _SLOW_S = 1.0
-#: Minimum free space after copying, in bytes, because the job writes more files; for less data, the data's size.
+#: Space that must stay free after copying, in bytes, for the files that the job writes. If the data is smaller than
+#: this, only as much space as the data needs must stay free.
 _SPARE = 256 << 20
 
 

@@ -21,7 +21,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-#: How long a token is valid, and the time limit of an answer, in seconds.
+#: How long a token is valid, and the time limit for a response, in seconds.
 _TOKEN_S, _TIMEOUT_S = 21_600, 2.0
 _TOKEN = "/latest/api/token"
 #: Paths about interruptions of a spot instance; each returns 404 until there is a notice.

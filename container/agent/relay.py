@@ -1,7 +1,8 @@
 """Relay connections from containers to servers that listen only on this machine's loopback (``agent relay``).
 
-A container has its own loopback interface. The caller of this program passes listening sockets, each with the address
-of a server. Each connection to a socket is relayed to the socket's server.
+A container cannot reach these servers itself, because it has a separate loopback interface. The caller of this program
+passes listening sockets, each with the address of a server. Each connection to a socket is relayed to the socket's
+server.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 The program is started on the host, for example with ssh. It exchanges frames with the supervisor over its standard
 input and output. It transfers files, runs processes, and sends their output to the supervisor in order. The program
 does not listen on any port, and needs only the standard library. When the connection to the supervisor ends, or is
-silent for too long, the program terminates all processes that it has started, and removes the job's folder. Another
-program may reserve the host, and hold the other end of a connection whose descriptor is ``--lifeline FD``. When that
+silent for too long, the program terminates all processes that it has started, and removes the job's folder. With
+``--lifeline FD``, the host is reserved by a separate program, which holds the other end of the connection FD. When that
 program ends, this program also terminates its processes and removes the folder.
 
 The supervisor's messages (``id`` names a transfer or a process on both sides):
@@ -14,12 +14,13 @@ The supervisor's messages (``id`` names a transfer or a process on both sides):
   with facts about the host;
 * ``push``: ``id``, ``target``; then ``data`` and ``end``; answered by ``done``;
 * ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
-* ``list``: ``id``, ``path``: list the files there; ``remove``: ``paths``; ``await``: ``id``, ``paths``;
+* ``list``: ``id``, ``path``: list the files there; ``remove``: ``paths``; ``await``: ``id``, ``paths``: report ``done``
+  when all of these paths exist;
 * ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one;
 * ``reach``: ``id``, ``address``, ``port``: try to connect to this address; answered by ``done``;
 * ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
 * ``input``: ``id``; ``close``: ``id``, the end of the process's input; ``signal``: ``id``, ``number``;
-* ``abort``: ``spare``: send SIGKILL to all processes except these;
+* ``abort``: ``spare``: send SIGKILL to all processes except those whose ids are in ``spare``;
 * ``ping``, which is answered by ``pong``.
 """
 
@@ -125,8 +126,8 @@ class _Resident:
     def _lifeline_ended(self, lifeline: int) -> None:
         """Stop the job's processes, because the program that reserves the host has ended.
 
-        That program waits until this process closes its end of the connection. This process does so when it exits,
-        after it has stopped all other processes.
+        That program waits until this process closes its end of the connection. The connection is closed when this
+        process exits, after it has stopped all other processes.
         """
         self._loop.remove_reader(lifeline)
         self._end()

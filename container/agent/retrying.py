@@ -1,4 +1,4 @@
-"""Define the number of retries and the waits between them, which are the same for all network requests."""
+"""Define how often, and after which waits, all network requests are retried."""
 
 from __future__ import annotations
 
@@ -29,5 +29,6 @@ class Backoff:
         return longest * (0.5 + random.random() / 2)
 
 
-#: About 15 s with a server that refuses; if a server is silent, the time limit of each attempt is added.
+#: The values for all requests. If a server refuses connections, all attempts together take about 15 s. If a server is
+#: silent, the time limit of each attempt is added.
 BACKOFF = Backoff()

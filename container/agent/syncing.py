@@ -1,21 +1,23 @@
 """Synchronise a folder of checkpoints with a prefix of S3 while a job runs (``agent sync``).
 
-``down`` downloads the content of S3 before the job starts. ``up`` uploads new files while the job runs, and all
-remaining files when standard input ends. As on SageMaker, nothing is ever deleted in S3. With ``--what``, ``up``
-uploads other files than checkpoints, such as the intermediate output. The value of ``--what`` describes the files in
-messages. ``out`` runs on a host that does not share the folder with the job's supervisor. ``out`` sends new files to
-the supervisor, as frames on standard output. The standard input of ``out`` begins with a message that lists the files
-that were sent to the host before the job started on the host.
+* ``down`` downloads the objects under the prefix before the job starts.
+* ``up`` uploads new files while the job runs, and all remaining files when standard input ends. As on SageMaker,
+  nothing is ever deleted in S3. With ``--what``, ``up`` uploads files other than checkpoints, such as the intermediate
+  output. Messages name the files by the value of ``--what``.
+* ``out`` runs on a host that does not share the folder with the job's supervisor. It sends new files to the supervisor,
+  as frames on standard output. Its standard input begins with a message that lists the files that were sent to the host
+  before the job started there.
 
-A checkpoint of the Checkpointer is a folder that appears by a rename. Such a folder is uploaded as soon as it exists.
-Its manifest is uploaded last, and a checkpoint without a manifest is not downloaded. Files that are being staged or
-deleted are recognised by their names and ignored. Any other file is uploaded when it has not changed between two
-checks, or when standard input ends.
-S3 has no links. Therefore a link to a file or folder in the folder is uploaded as a copy. If the Checkpointer's label
-referred to the copied checkpoint, the manifest in the copy identifies this checkpoint, and the download creates a link
-again. An empty folder is uploaded as a marker: an object whose key ends with a slash. Markers are uploaded only when
-standard input ends, because most empty folders are soon filled. ``out`` sends links as links and empty folders as
-folders.
+A checkpoint of the Checkpointer (:mod:`container.checkpoint`) is a folder that appears by a rename. Such a folder is
+uploaded as soon as it exists. Its manifest is uploaded last, and a checkpoint without a manifest is not downloaded.
+Files that are being staged or deleted are recognised by their names and ignored. Any other file is uploaded when it has
+not changed between two checks, or when standard input ends.
+
+S3 has no links. Therefore a link to a file or folder in the folder is uploaded as a copy. The Checkpointer's labels are
+such links: a label refers to a checkpoint. The manifest in a label's copy identifies the checkpoint, so that the
+download can create the link again. An empty folder is uploaded as a marker: an object whose key ends with a slash.
+Markers are uploaded only when standard input ends, because most empty folders are soon filled. ``out`` sends links as
+links and empty folders as folders.
 """
 
 from __future__ import annotations
@@ -83,7 +85,8 @@ def main(argv: Sequence[str]) -> int:
 
 
 def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
-    """Download the content of S3 into the folder. Files that already exist with the same size are not downloaded.
+    """Download the objects under a prefix into the folder. Files that already exist with the same size are not
+    downloaded.
 
     Raises:
         AgentError: an object cannot be read, or a file cannot be written.
@@ -196,7 +199,7 @@ class Uploader:
         self._warned: set[str] = set()
 
     def run(self, moments: Iterable[None]) -> None:
-        """Upload new files at each moment. Then upload all remaining files.
+        """Upload new files whenever a check is due. When the job has ended, upload all remaining files.
 
         Args:
             moments: An iterator that blocks until the next check is due, and that ends when the job has ended.
@@ -230,7 +233,7 @@ class Uploader:
         The next job relies on these files.
 
         Raises:
-            AgentError: a file is missing in S3 or has another size there, or S3 cannot be listed.
+            AgentError: a file is missing in S3 or has a different size there, or S3 cannot be listed.
         """
         from container.agent.s3 import listing
 
@@ -282,8 +285,8 @@ class Uploader:
             whole = saved.CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
             if self._up.get(name) == now or not (final or whole or self._is_settled(name, now)):
                 continue
-            # the server may be unreachable for long; and a manifest must not be uploaded without the files that it
-            # lists
+            # after an error, try no further file: the server may be unreachable for long, and a manifest must not be
+            # uploaded without the files that it lists
             if failed:
                 failed[name] = next(iter(failed.values()))
                 continue
@@ -359,7 +362,7 @@ class Sender(Uploader):
     The messages are:
 
     * ``file`` with the name, mode and modification time of a file. ``data`` with the file's bytes follows. The last
-      message is ``whole``, or ``torn`` if the file changed while it was read.
+      message about the file is ``whole``, or ``torn`` if the file changed while it was read.
     * ``link`` with the name and target of a link.
     * ``folder`` with the name of an empty folder.
     * ``gone`` with the name of a deleted file.

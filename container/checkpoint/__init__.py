@@ -10,14 +10,14 @@ interruption, it restores them on every rank::
 
 Guarantees:
 
-* A checkpoint is complete or does not exist. It is written under another name, with a manifest of sizes and checksums,
-  flushed to the disk, and then renamed atomically.
+* A checkpoint is complete or does not exist. It is written under a temporary name, with a manifest of sizes and
+  checksums, flushed to the disk, and then renamed atomically.
 * Restored data has been verified, byte by byte, in the same memory from which it is then used. If a checkpoint is
   damaged, the previous one is used, and a message names the checkpoint, the file and the reason.
 * Once a save is complete, no restore returns an older step, unless the newer checkpoint is damaged.
 * Only one process can write into a folder. A second process gets an error. A killed process does not block later
   processes.
-* The newest checkpoints, the best checkpoints and the referenced checkpoints are not deleted.
+* The newest checkpoints, the best checkpoints and the checkpoints that have a label (``pin``) are not deleted.
 
 The modules: ``store`` (the folder), ``manifest``, ``tensors``, ``lock``, ``writer`` (the thread), ``interval`` and
 ``retention`` (pure decisions) do not depend on TensorFlow. ``state`` reads and assigns variables, ``callback`` is the

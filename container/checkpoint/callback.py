@@ -1,9 +1,10 @@
-"""Implement the Keras callback.
+"""Implement the Keras callback that saves and restores checkpoints.
 
-The class is not a subclass of the ``Callback`` class of tf_keras or Keras 3, but has all methods that these two
-packages call. Therefore one class works with both packages, and this module imports neither of them.
-The callback saves at the *beginning* of a batch, when the batch's number equals the number of finished batches. At a
-batch's end, both versions of Keras would wait for metrics from the device.
+The callback's class is not a subclass of the ``Callback`` class of tf_keras or Keras 3, but has all methods that these
+two packages call. Therefore one class works with both packages, and this module imports neither of them.
+
+The callback saves at the *beginning* of a batch, when the batch's number equals the number of finished batches. If the
+callback saved at the end of a batch, both versions of Keras would wait for the batch's metrics from the device.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _UNUSED = (
     *(f"on_{mode}_{when}" for mode in ("test", "predict") for when in ("begin", "end", "batch_begin", "batch_end")),
 )
 
-#: The reason why an interrupted epoch starts again if no data source can continue within the epoch.
+#: The reason why an interrupted epoch starts over if the callback has no data source.
 _NO_DATA = "continuing within an epoch needs callback(data=…), which was not given"
 
 
@@ -93,7 +94,8 @@ class CheckpointCallback:
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restore a checkpoint, and set the epoch and batch at which ``fit`` continues."""
         checkpointer = self._checkpointer
-        # All ranks must do the same here, whatever they have saved: restoring and creating variables need all of them.
+        # All ranks must take the same branches here, because restoring and creating variables are collective
+        # operations.
         if self._restore and not checkpointer.has_restored:
             checkpointer.restore(self.model)
         self.restored = checkpointer.take_restored()
@@ -125,8 +127,8 @@ class CheckpointCallback:
             self._save(step, epoch=self._epoch, batch=finished, wait=self._requested)
 
     def on_train_batch_end(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Record the number of finished batches. With several steps per execution, ``batch`` is the number of the last
-        step.
+        """Record the number of finished batches. If one execution has several steps, ``batch`` is the number of the
+        last step.
         """
         self._batch = max(self._batch, batch + 1)
 
@@ -195,7 +197,9 @@ class CheckpointCallback:
             self._measured = True
 
     def _begin_data(self) -> None:
-        """Print a warning, with the reason, if an interrupted epoch would start over after a restart."""
+        """Tell the data source that the training begins. Print a warning, with the reason, if an interrupted epoch
+        would start over after a restart.
+        """
         begin = getattr(self._data, "training_begins", None)
         no_data = _NO_DATA if self._data is None else ""
         why = begin(self.params.get("steps")) if begin is not None else no_data

@@ -1,4 +1,4 @@
-"""Implement the Checkpointer, which saves while a model trains, and restores on every rank."""
+"""Implement the Checkpointer, which saves checkpoints while a model trains, and restores them on every rank."""
 
 from __future__ import annotations
 
@@ -93,14 +93,15 @@ class Checkpointer:
             called by then, the cluster of ``init()`` is used. Otherwise a single process is assumed. Pass a
             :class:`SingleProcess` if the script saves and restores on only one of its ranks.
         budget: The maximum fraction of the training time that saving may cost if ``every`` is "auto" (0.01 means 1 %).
-        pending: Maximum number of snapshots in memory. A save that would exceed this number waits.
+        pending: Maximum number of snapshots (copies of the variables) in memory that are not on the disk yet. A save
+            that would exceed this number waits.
         learning_rate: The optimizer's learning rate after a restore. ``"saved"`` means the saved learning rate.
             ``"current"`` means the script's learning rate. ``"auto"`` means the saved learning rate if the cluster has
             the same size as at the save, and otherwise the script's learning rate.
         read_only: Whether the Checkpointer only restores and never saves. If true, the Checkpointer can restore while
             another process saves.
-        lock_timeout: Maximum number of seconds to wait while another process writes into the folder. That process may
-            be about to exit.
+        lock_timeout: Maximum number of seconds to wait if another process writes into the folder. Waiting helps if that
+            process is about to exit.
 
     Attributes:
         every: The interval at which :meth:`callback` saves.
@@ -109,6 +110,7 @@ class Checkpointer:
         schedule: The schedule that decides when :meth:`callback` saves.
 
     Raises:
+        TypeError: a switch is not a bool, or ``lock_timeout`` is not a number.
         ValueError: an argument is invalid. Errors of the folder are raised only at the first save or restore.
     """
 
@@ -172,7 +174,7 @@ class Checkpointer:
             return
         try:
             self.close()
-        except CheckpointError as unseen:  # the first error is the one to raise
+        except CheckpointError as unseen:  # the error of the with block is raised instead
             _say(f"checkpoints: {unseen}")
 
     # --- properties and references ---
@@ -281,7 +283,7 @@ class Checkpointer:
         """
         began = time.monotonic()
         cluster = self.cluster
-        # On all ranks: this may create the optimizer's variables, which is a collective operation under some
+        # Call this on all ranks: it may create the optimizer's variables, which is a collective operation under some
         # strategies.
         source = self._state_of(model, optimizer)
         groups = source.groups()
@@ -354,7 +356,9 @@ class Checkpointer:
 
         Raises:
             NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
-            CheckpointMismatchError: the checkpoint is of another model or optimizer. Nothing has been changed.
+            CheckpointMismatchError: the checkpoint belongs to a different model or optimizer. Nothing has been changed,
+                with one exception: if the ``load_state_dict`` of a PyTorch optimizer fails, modules may already have
+                been restored.
             CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
             CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
             DamagedCheckpointError: the checkpoint that ``which`` names is damaged.
@@ -396,7 +400,8 @@ class Checkpointer:
         the training.
 
         When the training begins, the callback restores the newest checkpoint, unless :meth:`restore` has been called
-        before. ``fit`` then continues with the next epoch. Put the callback at the end of the list of callbacks.
+        before. ``fit`` then continues after the last saved epoch or batch. Put the callback at the end of the list of
+        callbacks.
 
         Args:
             data: The data source, if the data source can continue within an epoch. The method ``position(epoch,
@@ -455,8 +460,8 @@ class Checkpointer:
         return known[2]
 
     def _snapshot(self, groups: Mapping[str, list[state.ArraySlot]]) -> dict[str, tensors.Arena]:
-        """Copy all variables into memory of the Checkpointer. If an earlier snapshot has the same layout, reuse its
-        memory.
+        """Copy all variables into the Checkpointer's memory. If an earlier snapshot has the same layout, reuse the
+        memory of that snapshot.
         """
         arenas = self._free.pop() if self._free else {}
         if {group: tuple(slot.spec for slot in slots) for group, slots in groups.items()} != {
@@ -470,12 +475,12 @@ class Checkpointer:
         return arenas
 
     def _load(self, which: str) -> Loaded | Refusal | None:
-        """Return the checkpoint that rank 0 has read for a restore. If rank 0 cannot read a checkpoint, return the
-        error, so that all ranks receive the error.
+        """Read the checkpoint to restore. Only rank 0 calls this method. If the checkpoint cannot be read, return the
+        error instead of raising it, so that rank 0 can send the error to all ranks.
         """
         try:
             if not self._read_only and not self._writer.closed:
-                # After we have chosen a checkpoint, no earlier process may add one.
+                # Once this process has chosen a checkpoint, an earlier process must not add a newer one.
                 self._lock()
                 self.wait()
             if which == "newest":
@@ -503,7 +508,7 @@ class Checkpointer:
             Whether the optimizer kept its current learning rate.
 
         Raises:
-            CheckpointMismatchError: the checkpoint is of another model or optimizer.
+            CheckpointMismatchError: the checkpoint belongs to a different model or optimizer.
         """
         loose = isinstance(target, state.KerasState)
         path = os.path.join(self.directory, found.name)
@@ -574,7 +579,8 @@ def _say(text: str) -> None:
 
 
 def _as_json(what: str, value: Any) -> Any:
-    """Return the value in the form in which a restore will return it: encoded as JSON and decoded again.
+    """Encode the value as JSON and decode it again, so that a save stores the value that a restore will return. For
+    example, a tuple becomes a list.
 
     Raises:
         TypeError: JSON cannot represent the value.

@@ -8,7 +8,7 @@
     ├── NoUsableCheckpointError    there are checkpoints, and all of them are damaged
     ├── DamagedCheckpointError     the checkpoint that was requested by name is damaged
     ├── CheckpointVersionError     the checkpoint was written by a newer version
-    └── CheckpointMismatchError    the checkpoint is undamaged, but of another model or optimizer
+    └── CheckpointMismatchError    the checkpoint belongs to a different model or optimizer
     EpochBeginsAnew                not a failure: a data source's resume() may raise it
 """
 

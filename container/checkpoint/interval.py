@@ -67,7 +67,7 @@ class Every:
         epochs"`` or ``"auto"``.
 
         Raises:
-            ValueError: the value has another form.
+            ValueError: the value is not such an interval.
         """
         if isinstance(value, Every):
             return value
@@ -138,7 +138,7 @@ class Schedule:
 
     @property
     def interval_s(self) -> float:
-        """Return the minimum number of seconds between two saves. Used for seconds and "auto"."""
+        """Return the minimum number of seconds between two saves, for an interval in seconds or "auto"."""
         if self.every.unit is Unit.SECONDS:
             return self.every.amount
         return max(MIN_AUTO_S, (self._cost_s or 0.0) / self._budget, self._write_s * _WRITE_SHARE)

@@ -32,8 +32,8 @@ class WriterLock:
 
     Args:
         directory: The folder, which must exist.
-        timeout: Maximum number of seconds to wait while another process holds the lock. That process may be about to
-            exit.
+        timeout: Maximum number of seconds to wait if another process holds the lock. Waiting helps if that process is
+            about to exit.
 
     Raises:
         CheckpointLockedError: another process, or another Checkpointer of this process, holds the lock.

@@ -71,7 +71,7 @@ class Manifest:
 
     Attributes:
         serial: The checkpoint's number in the folder. Checkpoints with higher numbers were saved later.
-        saved_ns: Time of the save, in nanoseconds since the epoch.
+        saved_ns: Time of the save, in nanoseconds since 1970-01-01 UTC.
         progress: The training's progress at the save.
         files: The files of the checkpoint.
         metrics: Values of metrics at the save, by name. The value of the metric that determines the best checkpoints is
@@ -94,8 +94,8 @@ class Manifest:
         Raises:
             TypeError: ``metadata`` or the progress's ``position`` contains a value that JSON cannot represent.
         """
-        # Through JSON and back: the checksum must match the values that a reader gets (text keys, lists instead of
-        # tuples).
+        # Encode and decode the values first: the checksum must match the values that a reader gets, in which keys are
+        # strings, and tuples have become lists.
         values = json.loads(json.dumps({"format": FORMAT, "version": VERSION, **dataclasses.asdict(self)}))
         values["checksum"] = _checksum(values)
         return json.dumps(values, indent=1).encode() + b"\n"

@@ -1,4 +1,4 @@
-"""Write snapshots as checkpoints. This module's code runs in the Checkpointer's thread."""
+"""Write snapshots as checkpoints. This module's code runs in the thread of the Checkpointer's writer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from container.checkpoint.store import CheckpointContents, CheckpointStore, is_f
 from container.checkpoint.writer import Stopwatch, Target
 from container.contract import events
 
-#: The suffix of the files; their names begin with the name of their group of variables.
+#: Suffix of the files with arrays. A file's name consists of the name of a group of variables and this suffix.
 SUFFIX = ".safetensors"
 
 
@@ -32,8 +32,8 @@ class Snapshot:
 
 
 class Publisher(Target[Snapshot]):
-    """A target that writes a Checkpointer's snapshots to the disk. The target's methods run in the Checkpointer's
-    thread.
+    """The target of a Checkpointer's :class:`BackgroundWriter`, which writes snapshots to the disk. The methods run in
+    the writer's thread.
     """
 
     def __init__(

@@ -36,7 +36,7 @@ class Best:
         """Parse ``"val_loss"``, ``"max f1"``, a :class:`Best` or None.
 
         Raises:
-            ValueError: the value has another form, or it is not clear whether higher values of the metric are better.
+            ValueError: the value is none of these, or it is not clear whether higher values of the metric are better.
         """
         if value is None or isinstance(value, Best):
             return value

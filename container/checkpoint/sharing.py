@@ -1,4 +1,6 @@
-"""Share checkpoints between ranks. Rank 0 reads and writes. The other ranks receive the data that rank 0 has read."""
+"""Share checkpoints between ranks. Rank 0 reads and writes the files. The other ranks receive the data that rank 0 has
+read.
+"""
 
 from __future__ import annotations
 
@@ -14,16 +16,16 @@ from container.checkpoint.store import Loaded
 from container.contract import detection
 from container.contract.errors import DistributedError
 
-#: Size, in bytes, of the pieces in which arrays are sent from rank 0 to the other ranks.
+#: Maximum size, in bytes, of the pieces in which files are sent from rank 0 to the other ranks.
 _BROADCAST_PIECE = 64 << 20
 
 Value = TypeVar("Value")
 
 
 class SavingCluster(Protocol):
-    """The interface of a cluster that a Checkpointer needs.
+    """The methods and properties of a cluster that a Checkpointer uses.
 
-    ``rank`` and ``size`` may change. Therefore the Checkpointer reads these values again each time.
+    ``rank`` and ``size`` may change. Therefore the Checkpointer reads both values at each save and restore.
     """
 
     @property
@@ -32,7 +34,7 @@ class SavingCluster(Protocol):
 
     @property
     def size(self) -> int:
-        """Return the number of processes that call the same methods."""
+        """Return the number of ranks."""
 
     def broadcast_object(self, value: Value) -> Value:
         """Return rank 0's value on all ranks. All ranks must call this method."""

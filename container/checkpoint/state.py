@@ -3,10 +3,10 @@ of arrays or variables.
 
 This module does not import TensorFlow. The functions work with objects of tf_keras and of Keras 3.
 
-A saved value and a variable are matched by their position, because the numbers in Keras' names differ between
-processes. Their shapes, and their names without the numbers, must be equal. A variable that a parameter-server strategy
-has partitioned is saved as one array, so that the variable can be restored under another strategy, or with another
-number of servers.
+A saved value and a variable of a Keras model are matched by their position, because the numbers in Keras' names differ
+between processes. The shapes of both, and the names without the numbers, must be equal. A variable that a
+parameter-server strategy has partitioned is saved as one array, so that the variable can be restored under another
+strategy, or with another number of servers.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class ArraySlot(abc.ABC):
 
     @abc.abstractmethod
     def read(self) -> Array:
-        """Return the value. The returned array may be the variable's own memory."""
+        """Return the value. The returned array may share its memory with the variable."""
 
     @abc.abstractmethod
     def assign(self, content: Array) -> None:
@@ -52,7 +52,9 @@ class Saveable(Protocol):
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return facts about the values. The facts are stored in the checkpoint's manifest."""
+        """Return facts about the values, such as the version of Keras. The facts are stored in the checkpoint's
+        manifest.
+        """
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
         """Return the arrays, grouped by the name of the file that stores them."""
@@ -64,7 +66,7 @@ class Saveable(Protocol):
             facts: The facts in the checkpoint's manifest.
 
         Raises:
-            CheckpointMismatchError: the checkpoint contains another kind of values.
+            CheckpointMismatchError: the checkpoint contains values of a different kind.
         """
 
 
@@ -248,7 +250,7 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
 
     Args:
         group: Name of the group of arrays, for messages.
-        slots: The slots to restore into.
+        slots: The :class:`ArraySlot` objects to restore into.
         saved: The saved arrays by their names, in the order of saving.
         loose: Whether to match arrays and slots by position, as for a Keras model. If false, arrays and slots are
             matched by name.
@@ -289,8 +291,8 @@ def is_learning_rate(name: str) -> bool:
 def _same(group: str, ours: str, theirs: str) -> bool:
     """Return whether two names can belong to the same variable."""
     one, other = _bare(group, ours), _bare(group, theirs)
-    # An outer name may be missing: tf_keras adds the optimizer's name to variables that are created within a training
-    # step; Keras 3 adds the name of an optimizer that wraps this one.
+    # One of the names may have an additional prefix: tf_keras adds the optimizer's name to variables that are created
+    # within a training step; Keras 3 adds the name of an optimizer that wraps the variable's optimizer.
     return one == other or (group == "optimizer" and (one.endswith(f"/{other}") or other.endswith(f"/{one}")))
 
 
@@ -299,7 +301,7 @@ def _text(spec: Spec) -> str:
 
 
 def _bare(group: str, name: str) -> str:
-    """Remove the parts of a variable's name that differ between processes, strategies and optimizers' names.
+    """Remove the parts of a variable's name that depend on the process, the strategy or the optimizer's name.
 
     For example, ``3/sequential_1/dense_2/kernel`` and ``3/sequential/dense/kernel`` are names of the same variable.
     """

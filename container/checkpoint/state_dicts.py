@@ -18,7 +18,7 @@ from container.checkpoint.errors import CheckpointMismatchError
 from container.checkpoint.state import Array, ArraySlot, Saveable
 from container.checkpoint.tensors import Spec
 
-#: torch's types that numpy does not have -> numpy's types of the same size, in which they are stored.
+#: torch's types that numpy does not have -> numpy's types of the same size, as which their values are stored.
 _KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -68,8 +68,8 @@ class StateDicts:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return the description of all values that the last call of :meth:`groups` has created (see
-        :class:`container.checkpoint.state.Saveable`).
+        """Return the description of all values (see :class:`container.checkpoint.state.Saveable`). The last call of
+        :meth:`groups` has created this description.
         """
         return {"state_dicts": self._described}
 
@@ -80,7 +80,8 @@ class StateDicts:
             TypeError: a value cannot be stored in a checkpoint.
         """
         found: dict[str, list[ArraySlot]] = {}
-        # A new mapping each time: a snapshot that is still being written keeps the facts of its own time.
+        # Create a new mapping in each call, because a snapshot that is still being written refers to the earlier
+        # mapping.
         self._described = {}
         for name, value in self._objects.items():
             slots: dict[str, ArraySlot] = {}

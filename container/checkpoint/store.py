@@ -3,7 +3,7 @@
 ::
 
     checkpoint-00000042-step-1200/    a complete checkpoint: manifest.json and the files that it lists
-    .staging-…/                       a checkpoint that is being written; the next writer deletes a killed writer's
+    .staging-…/                       an unfinished checkpoint; if its writer was killed, the next writer deletes it
     .trash-…/                         a checkpoint that is being deleted
     .lock                             the lock that the writer holds
     my-label -> checkpoint-…          a reference (a link): the checkpoint that it refers to is not deleted
@@ -112,7 +112,7 @@ class CheckpointStore:
         self.directory = os.path.abspath(os.path.expanduser(os.fspath(directory)))
         self._lock: WriterLock | None = None
         self._serial = 0
-        #: Number of the last known checkpoint, even if other hosts have saved it.
+        #: Number of the last checkpoint that any host is known to have saved. New checkpoints get higher numbers.
         self.floor = 0
         self._metrics: dict[str, Mapping[str, float]] = {}
         self._damaged: set[str] = set()
@@ -275,8 +275,8 @@ class CheckpointStore:
         writer.
 
         Args:
-            timeout: Maximum number of seconds to wait while another process writes into the folder. That process may be
-                about to exit.
+            timeout: Maximum number of seconds to wait if another process writes into the folder. Waiting helps if that
+                process is about to exit.
 
         Raises:
             CheckpointLockedError: another process writes into the folder.
@@ -299,7 +299,8 @@ class CheckpointStore:
         for entry in entries:
             if entry.startswith((_STAGING, _TRASH)):
                 shutil.rmtree(os.path.join(self.directory, entry), ignore_errors=True)
-        # Count names of files and links too: a folder cannot be renamed to their names.
+        # Include files and links that are named like a checkpoint, because a new checkpoint's folder cannot be renamed
+        # to such a name.
         self._serial = max((serial_of(name) for name in entries if _NAME.fullmatch(name)), default=0)
 
     def close(self) -> None:
@@ -565,7 +566,7 @@ def _room(sizes: Sequence[int], *, free: int, block: int) -> str:
     """Return a message with the number of free bytes and the number of needed bytes."""
     needed = _needed(sizes, block)
     text = f"{free:,} bytes are free, and at least {needed:,} are needed, counted in blocks of {block:,}"
-    return text if free < needed else f"{text}; a quota, a reserve or another program may have taken the rest"
+    return text if free < needed else f"{text}; this is enough: a quota, a reserve or another program may be the cause"
 
 
 def _needed(sizes: Sequence[int], block: int) -> int:

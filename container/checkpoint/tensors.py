@@ -1,4 +1,4 @@
-"""Store numpy arrays in one block of memory, which is also a file's content, in the safetensors format.
+"""Store numpy arrays in one block of memory, which is written to a file in the safetensors format.
 
 The format is open: a header in JSON, followed by the raw arrays without gaps. Many libraries can read this format.
 Therefore a checkpoint's ``model.safetensors`` can be used without fleetfit.
@@ -18,7 +18,7 @@ import numpy as np
 
 from container.checkpoint.errors import CheckpointError
 
-#: numpy's names of the format's types.
+#: numpy's name of a data type -> the format's name.
 _CODES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -93,7 +93,7 @@ class Arena:
                 raise CheckpointError(
                     f"{spec.name}: arrays of type {spec.dtype} cannot be saved. Allowed: {', '.join(_CODES)}."
                 )
-        # Without gaps and yet aligned: the widest types first.
+        # The widest types come first, so that all arrays are aligned without gaps.
         order = sorted(self.specs, key=lambda spec: -dtype_of(spec.dtype).itemsize)
         offsets: dict[str, int] = {}
         end = 0
@@ -131,7 +131,7 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
         The arrays by name. The arrays refer to the memory of ``content``.
 
     Raises:
-        TensorsError: the content is not that of a safetensors file.
+        TensorsError: the content is not a complete safetensors file.
     """
     if content.size < _LENGTH.size:
         raise TensorsError("it ends within its header")
@@ -153,7 +153,7 @@ def parse(content: np.ndarray[Any, Any]) -> dict[str, np.ndarray[Any, Any]]:
 
 
 def dtype_of(name: str) -> np.dtype[Any]:
-    """Return the numpy dtype with a name.
+    """Return the numpy dtype with the given name.
 
     Data types that numpy does not have are defined by the package ml_dtypes, which is installed with TensorFlow.
     """

@@ -1,7 +1,7 @@
 """Write snapshots in a thread while the training continues. The number of pending snapshots is limited.
 
-A caller with one more snapshot has to wait. Therefore a slow disk slows the training down, but does not fill the
-memory. If the thread fails, the training's next call raises the error.
+If the limit is reached, a caller with another snapshot has to wait. Therefore a slow disk slows the training down, but
+does not fill the memory. If the thread fails, the training's next call raises the error.
 """
 
 from __future__ import annotations
@@ -21,7 +21,9 @@ _PATIENCE_S = 60.0
 
 
 class Target(abc.ABC, Generic[Job]):
-    """The interface of an object that writes jobs, such as snapshots, to their destination."""
+    """The interface of an object that writes a :class:`BackgroundWriter`'s jobs to their destination. A job is a piece
+    of data to write, such as a snapshot.
+    """
 
     @abc.abstractmethod
     def write(self, job: Job) -> None:
@@ -70,7 +72,7 @@ class BackgroundWriter(Generic[Job]):
             raise ValueError("the Checkpointer is closed. To save more, make another Checkpointer.")
 
     def make_room(self) -> None:
-        """Wait until one more job may be under way, or until an earlier job has failed.
+        """Wait until one more job can be submitted, or until an earlier job has failed.
 
         Raises:
             Exception: the error of an earlier job, if the error has not been raised yet.
@@ -114,8 +116,8 @@ class BackgroundWriter(Generic[Job]):
             self._changed.notify_all()
             thread = self._thread
             if thread is threading.current_thread():
-                # The garbage collector ran in this thread and found our user: waiting here would be waiting for
-                # ourselves.
+                # The garbage collector has run in the writer's thread and has finalized the Checkpointer. The thread
+                # cannot wait for itself.
                 self._closes_target = True
                 return
         try:

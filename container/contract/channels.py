@@ -1,4 +1,6 @@
-"""Define a job's input channels as values: the settings of each channel that a backend sends to the host agent."""
+"""Define the settings of a job's input channels. A backend sends these settings to the agent of each host, which
+provides the data.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ class InputMode(enum.Enum):
 
 
 class Channel(str):
-    """A channel as an argument of a job's function. The value is the path in ``SM_CHANNEL_<NAME>``.
+    """The argument that a function gets for a channel, if the job's entry point is a function. The value is the path in
+    ``SM_CHANNEL_<NAME>``.
 
     A Channel is a ``str``. Therefore ``open()``, ``os.path`` and ``Path()`` accept a Channel. In Pipe mode, the paths
     of the FIFOs begin with the channel's path. Pass the channel's :attr:`name` to
@@ -69,7 +72,7 @@ class Compression(enum.Enum):
 
 
 class RecordWrapping(enum.Enum):
-    """The format in which each object is wrapped in the stream of a channel."""
+    """The format in which a channel's stream wraps each object."""
 
     NONE = "None"
     RECORDIO = "RecordIO"
@@ -86,8 +89,8 @@ class HostChannel:
         data_type: The kind of data that ``uri`` refers to.
         distribution: The way in which the objects are distributed over the hosts.
         compression: The compression of the objects. Only channels in Pipe mode may have a compression.
-        record_wrapping: The format in which each object is wrapped in the stream. Only channels in Pipe mode may have
-            a format.
+        record_wrapping: The format in which the stream wraps each object. Only channels in Pipe mode may have such a
+            format.
         shuffle_seed: The seed for shuffling objects and manifest entries. None to keep the order. In File mode, files
             have no order, and the seed only determines which objects each host gets.
         attribute_names: The names of the attributes to read from each line of an augmented manifest, in the order of
@@ -175,7 +178,9 @@ class HostChannel:
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict of the settings. The name and settings with default values are omitted."""
+        """Return a JSON-serialisable dict of the settings. The name is omitted, and so are default values except that
+        of ``mode``.
+        """
         values = rules.to_dict(self)
         for field in dataclasses.fields(self):
             if field.name == "name" or (field.name != "mode" and getattr(self, field.name) == field.default):

@@ -1,4 +1,4 @@
-"""Detect the cluster that this process belongs to, only from the process's environment variables. Pure."""
+"""Determine the cluster that a process belongs to. The only source is the process's environment variables."""
 
 from __future__ import annotations
 
@@ -128,7 +128,8 @@ def detect(environ: Mapping[str, str]) -> Surroundings:
 def detect_server(environ: Mapping[str, str]) -> Surroundings:
     """Determine the cluster of a process that only runs a parameter server.
 
-    SageMaker's clusters name the chief "master".
+    In SageMaker's clusters, the task "master" also runs the script. Therefore ``size`` counts the master in addition to
+    the workers.
 
     Raises:
         DistributedError: TF_CONFIG cannot be read, or does not assign a parameter server's task to this process.
@@ -211,7 +212,8 @@ def _started_by_mpirun(
 def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
     """Return the cluster of a worker that Horovod's elastic driver has started.
 
-    Horovod regards each slot as a host of its own. Therefore local ranks are read from fleetfit's own variables.
+    fleetfit's driver presents each worker to Horovod as a host with one slot. Therefore Horovod's local ranks are all
+    0, and the local rank is read from fleetfit's own variables.
     """
     if environ.get("HOROVOD_ELASTIC") != "1" or not environ.get("HOROVOD_SIZE"):
         raise DistributedError(

@@ -1,4 +1,4 @@
-"""Detect from a training's metrics that the training has diverged: a metric is NaN, or a loss is infinite. Pure."""
+"""Detect from a training's metrics that the training has diverged: a metric is NaN, or a loss is infinite."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ from container.contract.failures import Cause, Failure
 
 #: A metric is a loss if its name contains one of these words.
 _LOSSES = re.compile(r"loss|cost|objective|perplexity|entropy|(?<![a-z])(?:nll|ppl|elbo|[rn]?mse|mae)(?![a-z])")
-#: These may be infinite in a healthy training: the best loss so far before the first epoch, a loss scale.
+#: A metric whose name contains one of these words may be infinite in a healthy training. Examples are the best loss so
+#: far, before the first epoch, and a loss scale.
 _INFINITE = re.compile(r"(?<![a-z])(?:best|min|max|lowest|scale)(?![a-z])")
 
-#: Names of values, reported together with a metric, that locate the metric in the training.
+#: Names of values that may be reported together with a metric, and that tell when in the training it was measured.
 PLACES = ("epoch", "step")
 
 
@@ -46,7 +47,9 @@ def describe(name: str, value: float, *, rank: int | None, process: str = "", pl
 
 
 def failure(text: str, host: str, rank: int | None) -> Failure:
-    """Return the failure of a job that has diverged under ``on_nan="fail"``."""
+    """Return the failure of a job that has diverged and that has ``on_nan="fail"``. ``text`` is the result of
+    :func:`describe`.
+    """
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} The job fails because RunOptions(on_nan='fail') is set.",

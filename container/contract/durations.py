@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 _PER_DOUBLING = 20
-#: Shorter durations, in seconds, are counted as this one.
+#: The shortest duration in seconds. Shorter durations are counted in the bucket of this duration.
 _SHORTEST = 1e-6
 
 

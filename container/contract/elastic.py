@@ -1,10 +1,12 @@
-"""Build and split the names of elastic workers. A name contains the worker's host, slot and number. Pure."""
+"""Build and split the names of elastic workers. A name contains the worker's host, slot and number."""
 
 from __future__ import annotations
 
 
 def worker_name(host: str, slot: int, number: int) -> str:
-    """Return the name of a worker. For example, ``algo-2.0.1`` is the second worker in the first slot of ``algo-2``."""
+    """Return the name of a worker. For example, ``algo-2.0.1`` is the second worker that was started in the first slot
+    of ``algo-2``.
+    """
     return f"{host}.{slot}.{number}"
 
 

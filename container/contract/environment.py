@@ -56,7 +56,7 @@ class Machine:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Environment:
-    """A job as one host knows it from the host's configuration files.
+    """The description of a job on one host, read from the host's configuration files.
 
     Attributes:
         tree: The host's file tree.
@@ -73,7 +73,7 @@ class Environment:
         input_data_config: The content of ``inputdataconfig.json``.
         attempt: The number of this attempt of the job, from 0.
         user_environment: The environment variables that the user set (CreateTrainingJob's ``Environment``).
-        addresses: The addresses of hosts that cannot be reached under their names, by the hosts' names.
+        addresses: The addresses of hosts whose names do not resolve, by the hosts' names.
     """
 
     tree: MLTree
@@ -182,7 +182,7 @@ class Environment:
 
     @property
     def network_interface(self) -> str:
-        """Return the name of the network interface for traffic between hosts, as ``resourceconfig.json`` names it."""
+        """Return the name of the network interface for traffic between hosts, from ``resourceconfig.json``."""
         return str(self.resource_config.get("network_interface_name") or "eth0")
 
     @property

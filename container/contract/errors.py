@@ -10,7 +10,7 @@ class FleetfitError(Exception):
 
 
 class ConfigurationError(FleetfitError, ValueError):
-    """Raised if an argument, a file or a request is invalid. Nothing has been started."""
+    """Raised if an argument, a file or a request is invalid. The error is raised before any process is started."""
 
 
 class OptionError(ConfigurationError, TypeError):
@@ -32,7 +32,8 @@ class WeightsDifferError(DistributedError):
 
 
 class RefusedError(DistributedError):
-    """Raised if a request does not work with this strategy or this version of Keras.
+    """Raised if the script calls or configures something that the job's strategy or the version of Keras does not
+    support.
 
-    Without this error, the request would fail without any message.
+    Without this error, the script would train wrongly without any message, or would fail with an unclear message.
     """

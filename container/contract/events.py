@@ -20,19 +20,19 @@ from typing import Any
 
 from container.contract import variables
 
-#: Maximum size of a line in bytes. A longer line is replaced by a line with its size.
+#: Maximum size of a line in bytes. A longer line is replaced by a short line that contains the size of the long line.
 LINE_LIMIT = 60_000
 
-#: How long to wait, in seconds, until the toolkit reads; then the event is dropped. Later events do not wait until the
-#: toolkit has read again.
+#: How long an event waits for the toolkit to read, in seconds. After this time, the event is dropped. Later events are
+#: dropped without a wait, until the toolkit reads again.
 WAIT_S = 2.0
 
-#: This process's rank, if the toolkit cannot know the rank: elastic ranks change.
+#: This process's rank. None if the toolkit knows the rank. An elastic worker sets the rank, because its rank changes.
 rank: int | None = None
 
 _lock = threading.Lock()
 _patient = True  # whether the toolkit accepted the last line
-_torn = False  # whether the last line was cut; then the next line begins with a line break
+_torn = False  # whether the last line was cut; if it was, the next line begins with a line break
 
 
 def emit(kind: str, **data: Any) -> bool:
@@ -60,7 +60,7 @@ def emit(kind: str, **data: Any) -> bool:
             finally:
                 os.close(fd)
     except (OSError, ValueError, TypeError, RecursionError):
-        return False  # the toolkit has ended, or the event cannot be written: the script must not fail for that
+        return False  # the toolkit has ended, or the event cannot be written; the script must not fail because of this
 
 
 def _line(kind: str, data: dict[str, Any]) -> bytes:
@@ -93,7 +93,7 @@ def _open(target: str) -> int | None:
         target: The descriptor and the inode of the inherited pipe, as ``fd:inode``.
 
     Returns:
-        The new descriptor. None if the inherited descriptor now refers to another file.
+        The new descriptor. None if the inherited descriptor's number now refers to a different file.
     """
     number, _, inode = target.partition(":")
     fd = os.open(f"/proc/self/fd/{int(number)}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)

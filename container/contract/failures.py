@@ -1,4 +1,4 @@
-"""Describe why a job failed, as data that has the same form on every backend."""
+"""Describe why a job failed, as data with the same fields on every backend."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Cause(enum.Enum):
 
     PROCESS = "process"  # a process of the cluster ended with an error or was killed
     HOST_LOST = "host_lost"  # the connection to a host was lost, or the host's toolkit ended
-    LAUNCH = "launch"  # something could not be started
+    LAUNCH = "launch"  # a host, a process or the job itself could not be started
     PORT_TAKEN = "port_taken"  # a server's port was in use: another attempt, with other ports, may succeed
     TIMEOUT = "timeout"  # a wait reached its deadline
     CONFIGURATION = "configuration"  # the job's files or arguments are wrong
-    # the job ran, but its result is wrong (undistributed or diverged), and the user chose to fail then
+    # the ranks trained separately, or the training diverged, and the user has chosen that such a job fails
     UNSOUND = "unsound"
     INTERNAL = "internal"  # a fault of fleetfit itself
 
@@ -136,13 +136,13 @@ class Failure:
 
 
 def no_progress(limit: float, places: Iterable[str], missing: Mapping[int, str], host: str | None = None) -> Failure:
-    """Return the failure of a job that makes no progress.
+    """Return the failure of a job whose ranks have made no progress for too long.
 
     Args:
         limit: Number of seconds in which no rank made progress.
         places: The position of each process in the code, in one line for each process.
-        missing: The names of the tensors that a rank has not submitted and other ranks wait for, by the rank. Horovod
-            reports these names.
+        missing: For each rank, the names of the tensors that the rank has not submitted, although other ranks wait for
+            them. Horovod reports these names.
         host: The host that reports the failure.
     """
     stalls = (

@@ -1,8 +1,8 @@
-"""Encode and decode the frames between a job's supervisor and its hosts' agents. Pure.
+"""Encode and decode the frames that a job's supervisor and the agents of its hosts send to each other.
 
 A frame is a message (:mod:`.messages`), followed by bytes. The message's field ``size`` is the number of these bytes. A
-host's output and copied files are sent in small frames, so that other messages need not wait until a large file is
-sent.
+host's output and copied files are sent in small frames, so that a message need not wait until a large file has been
+sent completely.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from typing import Any
 from container.contract import messages
 from container.contract.messages import Message, MessageError
 
-#: Limits of a line and of the bytes that follow it. With these limits, a peer cannot fill the other's memory.
+#: Limits, in bytes, on a line and on the bytes that follow the line, so that the sender cannot fill the receiver's
+#: memory.
 LINE_LIMIT = 8 << 20
 BODY_LIMIT = 1 << 20
 

@@ -1,4 +1,4 @@
-"""Derive hints for the user from a failed process's output and from facts about its job. Pure."""
+"""Find hints that help the user to fix a failure, in a failed process's output and in facts about its job."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _MOST = 2
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The facts about a job that hints depend on.
+    """The facts about a job that the choice and the text of hints depend on.
 
     Attributes:
         channels: Names of the job's channels.
         strategy: Name of the job's strategy. None if the job is not distributed.
         environment: The environment variables that the user set.
         base_dir: The root of the host's file tree, which is ``/opt/ml`` in a container.
-        elsewhere: Whether the host's machine is not the machine on which the user started the job.
+        elsewhere: Whether the host is a different machine than the machine on which the user started the job.
         code: The folder of the script.
-        ours: Files and folders of fleetfit's own Python code.
+        ours: Files and folders with fleetfit's own Python code. Their frames are omitted from tracebacks.
     """
 
     channels: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Situation:
         )
 
 
-#: For scripts that open ``/opt/ml`` by themselves.
+#: Hint for scripts that contain paths below ``/opt/ml``.
 OWN_PATHS = (
     "Outside of containers, a host has no /opt/ml of its own. Take the folders from SM_MODEL_DIR, SM_CHECKPOINT_DIR, "
     "SM_OUTPUT_DATA_DIR and SM_CHANNEL_…. In hyperparameters and environment=, fleetfit replaces paths below /opt/ml "
@@ -83,7 +83,7 @@ _RAISED: tuple[tuple[str, str], ...] = (
     ),
 )
 
-#: Pattern anywhere in the end of the output -> hint.
+#: Pattern anywhere in the last lines of the output -> hint.
 _SAID: tuple[tuple[str, str], ...] = (
     (
         r"(?:host|hostname|addresses of|for) [('\"]?algo-\d+\b[^\n]{0,80}"
@@ -119,7 +119,7 @@ _SIGNALS = {
     ),
     signal.SIGSEGV: (
         "SIGSEGV is a crash in native code. Often two libraries do not fit together: for example, Horovod was built "
-        "for another TensorFlow or MPI. `fleetfit doctor --deep` checks this."
+        "for a different version of TensorFlow or MPI. `fleetfit doctor --deep` checks this."
     ),
     signal.SIGILL: "SIGILL: the program was built for a different processor.",
     signal.SIGBUS: "SIGBUS is often a full /dev/shm: give the container more shared memory.",
@@ -135,9 +135,9 @@ def hints(
     Args:
         text: The end of the process's output.
         killed_by: The number of the signal that killed the process, or None.
-        traceback: The traceback of the exception that ended the process, or None. If there is a traceback, Python's
-            exceptions are searched for only in the traceback. The output may also contain exceptions that the script
-            has handled.
+        traceback: The traceback of the exception that ended the process, or None. If there is a traceback, exceptions
+            are searched for only in the traceback, because the output may also contain exceptions that the script has
+            handled.
         situation: Facts about the process's job.
     """
     raised = traceback or text
@@ -170,7 +170,7 @@ def missing_module(hint: str) -> str | None:
 
 
 def _of_exception(raised: str, situation: Situation) -> list[str]:
-    """Return a list of one hint for an exception. Return an empty list if no hint is known."""
+    """Return a list with one hint for an exception. Return an empty list if fleetfit has no hint for the exception."""
     for pattern, hint in _RAISED:
         match = re.search(pattern, raised)
         if match is not None:
@@ -201,7 +201,7 @@ def _of_argparse(text: str) -> str | None:
         words = match[1].split()
         options = [word.partition("=")[0] for word in words if re.match(r"-[^\d.]", word)]
         if not options and not {"True", "False", "1", "0", "true", "false"}.issuperset(words):
-            return None  # the words are not options: they are not from the hyperparameters
+            return None  # hyperparameters are passed as options, so these words are not from hyperparameters
         if not options:
             return (
                 "a hyperparameter is passed with its value, but an option with store_true takes no value. To switch "

@@ -19,7 +19,7 @@ from container.contract.rules import passable
 
 #: Maximum nesting depth of a value.
 MAX_DEPTH = 64
-#: The largest whole number, in bits; larger numbers must be passed as strings.
+#: The maximum size of a whole number in bits. Larger numbers must be passed as strings.
 _MAX_BITS = 1024
 
 #: Hyperparameters with these prefixes are the platform's, not the user's.
@@ -27,8 +27,8 @@ RESERVED_PREFIXES = ("sagemaker_", "fleetfit_")
 
 PROGRAM = "sagemaker_program"
 SUBMIT_DIRECTORY = "sagemaker_submit_directory"
-#: The variables by which an image or a job names its entry point and its code if no hyperparameter names them (training
-#: toolkit, ``params.py``: USER_PROGRAM_ENV, SUBMIT_DIR_ENV).
+#: The environment variables with which an image or a job names its entry point and its code, as an alternative to the
+#: two hyperparameters above (training toolkit, ``params.py``: USER_PROGRAM_ENV, SUBMIT_DIR_ENV).
 PROGRAM_VARIABLE = "SAGEMAKER_PROGRAM"
 SUBMIT_DIRECTORY_VARIABLE = "SAGEMAKER_SUBMIT_DIRECTORY"
 NAMING_VARIABLES = (PROGRAM_VARIABLE, SUBMIT_DIRECTORY_VARIABLE)
@@ -47,8 +47,8 @@ ON_NAN = "fleetfit_on_nan"
 #: Arguments that the script gets unchanged, after its hyperparameters.
 ARGUMENTS = "fleetfit_arguments"
 
-#: ``sagemaker_*`` names that belong to the toolkit; every other reserved name is a "framework parameter" (training
-#: toolkit, ``params.py``: SAGEMAKER_HYPERPARAMETERS).
+#: Reserved names that configure the toolkit. Every other reserved name is a "framework parameter" (training toolkit,
+#: ``params.py``: SAGEMAKER_HYPERPARAMETERS).
 TOOLKIT_PARAMETERS = frozenset(
     {
         PROGRAM,
@@ -88,7 +88,7 @@ def plain_value(name: str, value: Any) -> str:
         value: A value as for :func:`encode_value`. A number may also be infinite or NaN.
 
     Raises:
-        ValueError: the value is of another type, or cannot be an argument of a process.
+        ValueError: the value has a type that is not allowed, or cannot be an argument of a process.
     """
     value = _scalar(value)
     if not isinstance(value, float):
@@ -184,8 +184,8 @@ def _check(name: str, value: Any, depth: int = 0) -> None:
         )
 
 
-# --- in the form in which sagemaker-training-toolkit passes values (``mapping.py``: ``to_cmd_args``, ``to_env_vars``)
-# ---
+# --- arguments and variables, as sagemaker-training-toolkit writes them (``mapping.py``: ``to_cmd_args``,
+# ``to_env_vars``) ---
 
 
 def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = ()) -> list[str]:
@@ -195,9 +195,8 @@ def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = (
     empty string.
 
     Args:
-        hyperparameters: The values by the hyperparameters' names.
-        arguments: Arguments to append unchanged. If these arguments also set a hyperparameter, the hyperparameter is
-            omitted.
+        hyperparameters: The hyperparameters, decoded, by name.
+        arguments: Arguments to append unchanged. A hyperparameter that these arguments also set is omitted.
     """
     named = values_in(arguments)
     args: list[str] = []
@@ -209,18 +208,18 @@ def to_cmd_args(hyperparameters: Mapping[str, Any], arguments: Sequence[str] = (
 
 
 def option_of(name: str) -> str:
-    """Return the option that passes a hyperparameter to a script."""
+    """Return the command-line option that passes a hyperparameter to a script, such as ``--lr`` for ``lr``."""
     return f"--{name}" if len(name) > 1 else f"-{name}" if name else ""
 
 
 def values_in(arguments: Sequence[str]) -> dict[str, str]:
-    """Return the words among a script's arguments that may be options. Each word is returned with its last value.
+    """Return the options among a script's arguments. Every argument that begins with a hyphen counts as an option.
 
     ``--lr 1`` and ``--lr=1`` set the option ``--lr`` to ``1``. ``--lr`` without a value sets this option to an empty
-    text. Words after ``--`` are not options.
+    text. Arguments after ``--`` are not options.
 
     Returns:
-        The values by the options.
+        The value of each option, by the option. If an option occurs several times, its last value.
     """
     found = {}
     own = list(itertools.takewhile(lambda word: word != "--", arguments))

@@ -13,12 +13,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: SageMaker's root of the tree. A backend that cannot use it (processes on one machine) sets ``SAGEMAKER_BASE_DIR``.
+#: SageMaker's root of the tree. A backend whose hosts are processes on one machine cannot use this folder, and
+#: therefore sets ``SAGEMAKER_BASE_DIR``.
 DEFAULT_BASE_DIR = "/opt/ml"
-#: DEFAULT_BASE_DIR as a path of its own, or as the beginning of a path: also in a list of paths, a command, or a URI.
+#: Matches DEFAULT_BASE_DIR as a whole path or as the beginning of a path, also inside a list of paths, a command, or a
+#: URI.
 _BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpoints(?![\w.-]))?")
 
-#: The channel that carries a job's code and our toolkit if nothing else can carry them; scripts do not see this
+#: The channel through which SageMaker's instances get a job's code and fleetfit's toolkit. Scripts do not see this
 #: channel.
 CODE_CHANNEL = "fleetfit"
 
@@ -29,8 +31,8 @@ FUNCTION_FOLDER = "fleetfit_function"
 def rebased(value: Any, tree: MLTree) -> Any:
     """Return a JSON value in which paths below ``/opt/ml`` are replaced by paths below the root of the host's tree.
 
-    Hosts that are processes on one machine do not use ``/opt/ml``. There, SageMaker's documented paths would not exist,
-    or would belong to another job.
+    Hosts that are processes on one machine do not use ``/opt/ml``. On such a machine, a path that SageMaker documents
+    would not exist, or would belong to a different job.
 
     Args:
         value: A JSON value that the user has set.
@@ -48,15 +50,15 @@ def rebased(value: Any, tree: MLTree) -> Any:
 def success_text(attempt: int) -> str:
     """Return the text that fleetfit's toolkit writes into :attr:`MLTree.success_file` just before the toolkit exits.
 
-    The text contains the number of the attempt. Therefore a file of a script or of an earlier attempt is not mistaken
-    for this file.
+    The text contains the number of the attempt. Therefore a file ``success`` that a script or an earlier attempt has
+    written is not mistaken for this file.
     """
     return f"fleetfit: attempt {attempt} went well\n"
 
 
 @dataclasses.dataclass(frozen=True)
 class MLTree:
-    """The paths in one host's file tree, which has the same form as SageMaker's ``/opt/ml``.
+    """The paths in one host's file tree, which has the same layout as SageMaker's ``/opt/ml``.
 
     Attributes:
         base: The root of the tree.

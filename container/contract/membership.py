@@ -15,10 +15,9 @@ class ClusterHost:
         name: The host's name in the job: ``algo-1`` to ``algo-N``. A name is not used again for another host of the
             job.
         slots: Number of ranks that run on the host.
-        address: The address under which other hosts connect to this host. An IP address or a host name that can be
-            resolved is possible. If None, ``name`` is used.
-        ports: The ports that are reserved for the host, if hosts share a machine. Otherwise empty, and fixed ports are
-            used.
+        address: The address at which other hosts connect to this host: an IP address, or a host name that resolves. If
+            None, ``name`` is used.
+        ports: The ports that are reserved for the host, if hosts share a machine. Empty if the host uses fixed ports.
     """
 
     name: str

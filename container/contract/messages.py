@@ -1,5 +1,4 @@
-"""Encode and decode the messages between processes: JSON objects, one for each line. All connections of a job use these
-messages. Pure.
+"""Encode and decode the messages that the processes of a job send to each other: JSON objects, one on each line.
 
 A message's field ``op`` names the message's operation. The sender and the receiver define the other fields. The size of
 a line is limited, so that no sender can fill the receiver's memory. JSON escapes line breaks. Therefore a line is
@@ -8,11 +7,12 @@ always one message.
 
 from __future__ import annotations
 
-# json.dumps calls this module. The wrapper around each rank only writes, and json itself imports re, which takes 3 ms.
+# json.dumps itself is built on this module. The wrapper around each rank only encodes messages. Importing json would
+# also import re, which takes 3 ms.
 from _json import encode_basestring_ascii, make_encoder
 
 TYPE_CHECKING = False
-if TYPE_CHECKING:  # every rank's wrapper imports this module; importing typing would take longer than everything else
+if TYPE_CHECKING:  # every rank's wrapper imports this module; importing typing would take longer than all the rest
     from collections.abc import Mapping
     from typing import Any
 
@@ -74,7 +74,7 @@ def decode(line: bytes, key: str | None = OPERATION) -> Message:
 
 
 def _no_message(line: bytes) -> str:
-    return f"a line of {len(line)} bytes is not a JSON object"  # the line may contain a secret, so it is not shown
+    return f"a line of {len(line)} bytes is not a JSON object"  # the line is not shown: it may contain a secret
 
 
 class Decoder:

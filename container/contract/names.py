@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 _TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
-#: Mark at which a text was cut. Readers see the cut, and code that hides secrets knows that a cut secret may stand
-#: there.
+#: The mark that replaces the removed part of a text. The mark shows readers that the text was cut. The code that hides
+#: secrets also hides parts of secrets before and after the mark.
 CUT = "…"
-#: Maximum number of characters of an offending value in an error message.
+#: Maximum number of characters of an invalid value that an error message shows.
 _SHOWN = 300
 
 

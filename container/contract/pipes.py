@@ -70,9 +70,10 @@ def widen(file: int) -> bool:
 
 
 def state_folder(base: Path, local_rank: int | None) -> Path:
-    """Return the folder, in the host's tree, of the files in which a reader stores its number of epochs.
+    """Return the folder, in the host's tree, in which a reader stores how many epochs of each channel it has started.
 
-    If the host has several ranks, each rank has its own folder.
+    The reader's requests for epochs (:func:`ask`) are in the same folder. If the host has several ranks, each rank has
+    its own folder.
     """
     folder = base / "pipe_state"
     return folder if local_rank is None else folder / f"rank-{local_rank}"
@@ -94,14 +95,15 @@ def ask(state: Path, channel: str, number: int, epoch: int) -> None:
     state.mkdir(parents=True, exist_ok=True)
     staged = _wish(state, channel, number).with_suffix(".part")
     staged.write_text(str(epoch), encoding="ascii")
-    os.chmod(staged, 0o644)  # the agent may run as another user
+    os.chmod(staged, 0o644)  # the agent, which reads the file, may run as a different user
     os.rename(staged, _wish(state, channel, number))
 
 
 def take_asked(state: Path, channel: str, number: int) -> int:
-    """Return the number of the epoch to write into a FIFO. Remove the reader's request for that FIFO, if there is one.
+    """Return the number of the epoch that the host agent must write into a FIFO.
 
-    If the reader has requested an epoch with :func:`ask`, return that epoch. Otherwise return the number of the FIFO.
+    If the reader has requested an epoch with :func:`ask`, return that epoch, and remove the request. Otherwise return
+    the number of the FIFO.
     """
     wish = _wish(state, channel, number)
     try:
@@ -189,12 +191,13 @@ def read_notes(content: bytes) -> list[Note]:
 
 
 def library_file(prefix: Path, source: Path) -> Path:
-    """Return the path of the compiled C++ reader in a Python environment. The file need not exist.
+    """Return the path in a Python environment where the compiled C++ reader of Pipe mode is installed. The file need
+    not exist.
 
     Args:
         prefix: The root folder of the environment (``sys.prefix``).
-        source: The source file of the reader. The returned path depends on the source file's content, so that a reader
-            of another version is never used.
+        source: The source file of the reader. The returned path contains a digest of this file, so that a library
+            compiled from a different version is never loaded.
     """
     import hashlib
 

@@ -1,4 +1,4 @@
-"""Describe the processes that a job starts, as data."""
+"""Describe, as data, the processes that a job starts on each host."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ class StartedBy(enum.Enum):
 class Deferred(Mapping[str, str]):
     """A mapping of environment variables that is computed at the first access.
 
-    A host's variables name all hosts, and the variables of a TensorFlow rank name all ranks. The variables of all hosts
-    together would need memory that grows with the square of the number of hosts. But a toolkit reads only the variables
-    of its own host.
+    The variables of each host contain the names of all hosts, and those of each TensorFlow rank contain the addresses
+    of all ranks. Therefore the memory for the variables of all hosts would grow with the square of the number of hosts.
+    But a toolkit reads only the variables of its own host.
 
     Args:
         make: Computes the variables.
@@ -153,8 +153,8 @@ class Plan:
         def variables_of(name: str) -> dict[str, str]:
             return {**environment.for_host(name).to_env_vars(), **(variables or {})}
 
-        # Variables are computed at first access, except those of the host with the longest name: too long values are
-        # refused now.
+        # A host's variables are computed at the first access. Only those of the host with the longest name are computed
+        # now, so that values that are too long raise an error at once.
         longest = max(membership.names, key=len)
         made = {longest: variables_of(longest)}
         return cls(

@@ -1,7 +1,7 @@
-"""Import the names of public modules when they are first used.
+"""Import the names of a public module when they are first used, so that importing the public module itself is fast.
 
-The stub file next to a public module lists the module's names, with one name in a line: ``from MODULE import NAME as
-NAME``. Type checkers and editors read the same lines. Each name is thus written only once.
+The stub file next to a public module lists the module's names, one on each line: ``from MODULE import NAME as NAME``.
+Type checkers and editors read the same stub file, so that each name is written only once.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Validate the fields of dataclasses. Each field's metadata contains the rule for the field's values.
+"""Validate the fields of dataclasses. A field's metadata contains a rule: a function that checks the field's value.
 
 :func:`check` applies the rules to the fields of an instance. :func:`from_dict` and :func:`read` create an instance
 from a dict. :func:`to_dict` converts an instance to a dict. A field whose default is None may be None.
@@ -18,8 +18,8 @@ from typing import Any
 from container.contract.errors import ConfigurationError
 from container.contract.names import shown, unknown
 
-#: A rule is called with the option's name for messages and a value. It returns the field's value, or raises
-#: ConfigurationError.
+#: A rule is a function. Its arguments are the option's name, which error messages show, and the value to check. It
+#: returns the value that the field gets, or raises ConfigurationError.
 Rule = Callable[[str, Any], Any]
 
 #: The maximum number of items in a list.
@@ -28,7 +28,7 @@ MAX_ITEMS = 100_000
 _MAX_TEXT = 1 << 17
 _MAX_PATH = 4096
 _MAX_PART = 255
-#: The maximum number of digits of a number that an error's remedy repeats.
+#: The maximum number of digits of a number that :func:`write` repeats in an error message.
 _MAX_NUMBER = 25
 _WEEK = 7 * 86_400
 _MAX_MONEY = 1e9
@@ -57,7 +57,8 @@ def check(made: Any, where: str = "{kind}({name}=…)") -> None:
 
     Args:
         made: The instance, which may be frozen. The instance's ``__post_init__`` calls this function.
-        where: The format of a field's name in error messages.
+        where: The format of a field's name in error messages. The format can contain ``{kind}``, the name of the class,
+            and ``{name}``, the name of the field.
 
     Raises:
         ConfigurationError: a value violates the rule of its field.
@@ -70,13 +71,13 @@ def check(made: Any, where: str = "{kind}({name}=…)") -> None:
 
 
 def from_dict(kind: type, values: Any, what: str = "") -> Any:
-    """Return an instance of a dataclass that checks itself.
+    """Create an instance of a dataclass from a dict. The dataclass's ``__post_init__`` checks the values.
 
     Args:
         kind: The dataclass.
         values: The values by field, as :func:`to_dict` returns them.
-        what: The word for a field in messages, also after a place and a colon: "channel 'a': key". The default is an
-            option of the class.
+        what: How messages call a field, for example "run option". A location and a colon may precede, as in "channel
+            'a': key". By default, messages call a field "option of" and the name of the class.
 
     Raises:
         ConfigurationError: the values are not a dict, a name is unknown, or a value breaks its rule.
@@ -106,8 +107,8 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
     Args:
         kind: The dataclass.
         given: The options, by name.
-        what: The word for such options in the message about an unknown option.
-        known: The names of options that are also allowed, but that the caller handles.
+        what: How the message about an unknown option calls the options.
+        known: The names of further allowed options, which are not fields and which the caller handles.
 
     Raises:
         ConfigurationError: an option is unknown, or a value is invalid.
@@ -132,23 +133,24 @@ def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> Configurat
         where: The name of the option, for the message.
         must_be: A description of valid values.
         value: The invalid value.
+        remedy: What the user can do, as a sentence without a full stop. Empty for no remedy.
     """
     return ConfigurationError(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
 
 
 def _unknown(where: str, value: object, allowed: Iterable[str]) -> str:
-    """Return the message about an unknown name. The place, which ends with a colon, is at the beginning."""
+    """Return the message about an unknown name. If ``where`` is "location: kind", the message begins with "location:"."""
     place, colon, what = where.rpartition(": ")
     return f"{place}{colon}{unknown(what, value, allowed)}"
 
 
 def passable(where: str, value: str, most: int | None = _MAX_TEXT) -> str:
-    """Return a text that can be passed to a process, as an argument or in the environment.
+    """Check that a text can be passed to a process as an argument or in the environment, and return the text.
 
     Args:
-        where: The name of the place in messages.
+        where: The name of the option in error messages.
         value: The text.
-        most: The maximum size in bytes. None if the caller checks a lower limit.
+        most: The maximum size in bytes. None for no limit, because the caller checks the size itself.
 
     Raises:
         ConfigurationError: the text has a NUL character, is not valid Unicode, or is too long.
@@ -208,7 +210,7 @@ def path(where: str, value: Any) -> str:
     return value
 
 
-#: The rule for the interpreter on hosts that are other machines.
+#: The rule for the path of the Python interpreter on remote hosts.
 interpreter = text(r"/.*", "not the absolute path of an interpreter on the hosts")
 
 
@@ -320,7 +322,7 @@ def boolean(where: str, value: Any) -> bool:
 def or_none(rule: Rule) -> Rule:
     """Return a rule that accepts None in addition to the values of another rule.
 
-    The rule is for fields whose default is not None.
+    A field whose default is None does not need this function, because :func:`check` already accepts None for the field.
     """
     return lambda where, value: None if value is None else rule(where, value)
 
@@ -369,12 +371,12 @@ def number(least: float = 0, most: float | None = None, what: str = "a number") 
 
 
 def whole(least: int, most: int | None = None, note: str = "") -> Rule:
-    """Return the rule for a whole number with a range.
+    """Return a rule that accepts whole numbers from ``least`` to ``most``.
 
     Args:
         least: The minimum.
         most: The maximum. None for no maximum.
-        note: The meaning of the number, for the message.
+        note: An explanation of the number, which the error message shows in parentheses.
     """
     must_be = f"a whole number {_range(least, most)}{note and f' ({note})'}"
 
@@ -388,7 +390,9 @@ def whole(least: int, most: int | None = None, note: str = "") -> Rule:
 
 
 def seconds(least: float = 0, most: float = _WEEK) -> Rule:
-    """Return the rule for a number of seconds. The number stays as it is, because messages show it to the user."""
+    """Return a rule that accepts a number of seconds. The rule does not convert an int to a float, so that messages
+    show the number as the user wrote it.
+    """
     return number(least, most, "a number of seconds")
 
 
@@ -404,11 +408,11 @@ def money(where: str, value: Any) -> float:
 
 
 def above_0(what: str, most: float | None = None) -> Rule:
-    """Return the rule for a number above 0, which is returned as a float.
+    """Return a rule that accepts numbers above 0, and converts each number to a float.
 
     Args:
-        what: What the number must be, for the refusal.
-        most: The largest number. None for no limit.
+        what: A description of valid numbers for the error message.
+        most: The maximum. None for no maximum.
     """
 
     def rule(where: str, value: Any) -> float:

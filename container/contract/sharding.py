@@ -58,8 +58,8 @@ def shuffled_order(count: int, seed: int, epoch: int) -> list[int]:
 
 
 def shuffled(items: Sequence[T], seed: int | None, epoch: int) -> tuple[T, ...]:
-    """Return the items in their shuffled order of an epoch. If ``seed`` is None, return the items in their
-    given order.
+    """Return the items in the shuffled order of an epoch (see :func:`shuffled_order`). If ``seed`` is None, return the
+    items in their original order.
     """
     if seed is None:
         return tuple(items)
@@ -67,7 +67,7 @@ def shuffled(items: Sequence[T], seed: int | None, epoch: int) -> tuple[T, ...]:
 
 
 def imbalance(shares: Sequence[int], what: str = "bytes") -> str | None:
-    """Return a warning if the hosts' amounts of data are uneven. Return None if the amounts are sufficiently even.
+    """Return a warning if a host gets no data, or more than 1.5 times the data of another host. Otherwise return None.
 
     Args:
         shares: The amount of data that each host has to read.

@@ -19,7 +19,7 @@ from container.contract.errors import ConfigurationError, OptionError
 from container.contract.names import shown, unknown
 from container.contract.rules import option
 
-#: Maximum number of processes per host: no machine has as many cores for training, let alone GPUs.
+#: Maximum number of processes per host. No machine for training has more cores, let alone GPUs.
 MAX_PROCESSES_PER_HOST = 1024
 #: Maximum number of hosts, workers or resets: more than any cluster has.
 _MOST = 1_000_000
@@ -62,10 +62,10 @@ class Distribution:
     #: Field -> hyperparameter.
     parameters: ClassVar[Mapping[str, str]] = {}
     enabled_parameter: ClassVar[str]
-    #: Hyperparameters of SageMaker's other forms that also enable the strategy.
+    #: Other hyperparameters of SageMaker that also enable the strategy.
     also_enabled_by: ClassVar[tuple[str, ...]] = ()
-    #: Field -> value if SageMaker's dict or the job's hyperparameters do not contain the field, for fields where this
-    #: differs from the field's default: these forms are SageMaker's, and have SageMaker's defaults.
+    #: Field -> value that the field gets if SageMaker's dict or the job's hyperparameters do not contain the field.
+    #: Only fields for which SageMaker's default differs from the dataclass's default are listed.
     left_out: ClassVar[Mapping[str, Any]] = {}
     #: Options from TensorFlow 1 that articles still mention -> their replacement today.
     former: ClassVar[Mapping[str, str]] = {}
@@ -124,8 +124,8 @@ class Distribution:
         return None
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that describe the strategy for a container. Options that are not set are
-        omitted.
+        """Return the hyperparameters from which a container can restore the strategy. A ``fleetfit_*`` hyperparameter
+        is omitted if its value is the default.
         """
         values: dict[str, Any] = {self.enabled_parameter: True}
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
@@ -137,8 +137,8 @@ class Distribution:
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the strategy in the form of SageMaker's ``distribution`` dict. Options with their default values are
-        omitted.
+        """Return the strategy as SageMaker's ``distribution`` dict. An option is omitted if its value is the dict's
+        default (see :attr:`left_out`).
         """
         options = {
             field.name: getattr(self, field.name)
@@ -164,9 +164,9 @@ class ParameterServer(Distribution):
             ``"coordinator"``: the cluster of TensorFlow 2. Every host has a ``ps`` and a ``worker``; algo-1 also has
             the ``chief``, which schedules the workers' steps.
             ``"sagemaker"``: the cluster of SageMaker's TensorFlow container. The script runs once on each host, as
-            ``master`` on algo-1 and as ``worker`` on the others, each beside a ``ps``. With one host, only the script
-            runs, without a cluster. Scripts in TensorFlow 1's style train on each host separately. If a script calls
-            ``distributed.init()``, the master coordinates the workers.
+            ``master`` on algo-1 and as ``worker`` on the other hosts. Every host also has a ``ps``. With one host, only
+            the script runs, without a cluster. Scripts in TensorFlow 1's style train on each host separately. If a
+            script calls ``distributed.init()``, the master coordinates the workers.
     """
 
     script_on: str = option(rules.one_of("all", "chief"), "all")
@@ -363,7 +363,7 @@ class TorchDistributed(Distribution):
     parameters: ClassVar[Mapping[str, str]] = {"processes_per_host": "fleetfit_torch_processes_per_host"}
 
 
-#: Value of the discovery hyperparameter if the caller discovers the hosts.
+#: Value of the discovery hyperparameter if ``discovery`` is a function, which runs in the calling process.
 DISCOVERED_BY_CALLER = "@caller"
 
 
@@ -389,7 +389,8 @@ class Elastic(Distribution):
             slots. A function works only while the process that started the job is running.
         slots: Number of slots of a host whose line does not contain the number. If None, ``processes_per_host`` is
             used.
-        spares: Number of additional hosts that are kept ready. These hosts join at once when hosts are added or lost.
+        spares: Number of additional hosts that are kept ready. A spare host joins at once when the job needs one more
+            host or has lost a host.
         min_hosts: Minimum number of hosts. With fewer hosts, the training waits for up to ``elastic_timeout`` seconds.
         max_hosts: Maximum number of hosts. If None, ``instance_count`` is used.
         workers: Number of workers at the start. The training waits for up to ``elastic_timeout`` seconds until this
@@ -400,10 +401,11 @@ class Elastic(Distribution):
             fails. None for no limit.
         cooldown: The shortest and the longest time, in seconds, for which a host is excluded after a worker on the host
             has failed. The time doubles with each failure on the host.
-        exclusion: A class with another rule for the exclusion of hosts, as ``path/of/file.py:Name`` or
-            ``package.module:Name``. The constructor of the class is called without arguments. The method ``failed(host,
-            now)`` of the class returns the time until which the host is excluded. ``now`` and the returned time are
-            seconds of a monotonic clock (see ``estimators.supervisor.elastic.policy.ExclusionPolicy``).
+        exclusion: A class with your own rule for the exclusion of hosts, which replaces ``cooldown``. The value is
+            ``path/of/file.py:Name`` or ``package.module:Name``. The constructor of the class is called without
+            arguments. The method ``failed(host, now)`` of the class returns the time until which the host is excluded.
+            ``now`` and the returned time are seconds of a monotonic clock (see
+            ``estimators.supervisor.elastic.policy.ExclusionPolicy``).
         elastic_timeout: Maximum number of seconds that a training with too few workers waits for more workers.
         max_join: Maximum number of hosts that join at the same time. None for no limit.
         max_leave: Maximum number of hosts that are removed at the same time on request. None for no limit.
@@ -452,10 +454,10 @@ class Elastic(Distribution):
             )
 
     def to_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters, as :class:`Distribution` does.
+        """Return the hyperparameters, as :meth:`Distribution.to_hyperparameters` does.
 
-        A discovery function is not transferred, because it runs in the calling process. Paths are made absolute,
-        because they are relative to the calling process's working directory.
+        A discovery function is not transferred, because it runs in the calling process. Relative paths are made
+        absolute, because they are relative to the calling process's working directory.
         """
         values = super().to_hyperparameters()
         if callable(self.discovery):
@@ -551,7 +553,7 @@ STRATEGIES: tuple[type[Distribution], ...] = (
     *(TorchDistributed, ElasticTorchDistributed),
 )
 
-for _strategy in STRATEGIES:  # help() and editors show this signature; that of __new__ would name no options
+for _strategy in STRATEGIES:  # for help() and editors: the signature of __new__ would not name the options
     _of_init = inspect.signature(_strategy.__init__)
     _strategy.__signature__ = _of_init.replace(parameters=list(_of_init.parameters.values())[1:])  # type: ignore[attr-defined]
 
@@ -627,7 +629,7 @@ def parse_distribution(value: Any) -> Distribution | None:
 
 def strategy_from_hyperparameters(hyperparameters: Mapping[str, Any]) -> Distribution | None:
     """Read a strategy from hyperparameters that :meth:`Distribution.to_hyperparameters` or the SageMaker SDK 2.x has
-    created.
+    created. Return None if the hyperparameters enable no strategy.
 
     Args:
         hyperparameters: The decoded values of the hyperparameters, by name.

@@ -1,4 +1,4 @@
-"""Convert texts for people so that they can be written as UTF-8 and end like sentences."""
+"""Prepare texts that people read: make them writable as UTF-8, and end them with a full stop."""
 
 from __future__ import annotations
 

@@ -11,7 +11,8 @@ same way on every backend, including CloudWatch. A line has one of these forms:
 * ``fleetfit-event {json}`` - an :class:`Event`;
 * ``fleetfit-alive`` - a heartbeat, on local backends only.
 
-A script cannot forge any of these lines, because everything that it prints gets a prefix. Bytes are not changed.
+A script cannot forge any of these lines, because everything that it prints gets a prefix. The bytes of the output are
+not changed.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ PIECE_LIMIT = 8 << 20
 #: Maximum size of a printed line in bytes: a piece of maximum size, its prefix, and a newline.
 LINE_LIMIT = PIECE_LIMIT + 4096
 
-#: Kinds of events about a job that may hang: a rank made progress; the position of each rank.
+#: Kinds of events for detecting and explaining hangs. The first reports that a rank has made progress, and the second
+#: reports the position of each rank in the code.
 PROGRESS, STACKS = "progress", "stacks"
-#: Kind of the event that the toolkit received SIGTERM.
+#: Kind of the event with which a toolkit reports that it has received SIGTERM.
 TERMINATED = "terminated"
 #: Kinds of events that only the supervisor needs; they are not recorded.
 UNRECORDED = (PROGRESS, TERMINATED)
@@ -137,7 +139,7 @@ def split_pieces(buffer: bytearray, *, final: bool = False, limit: int = PIECE_L
     pieces: list[bytes] = []
     start = 0
     size = len(buffer)
-    # A long line arrives in many reads: searching for a byte is a hundred times faster than the pattern.
+    # A long line arrives in many reads. Searching for one byte is a hundred times faster than matching the pattern.
     terminated = buffer.find(b"\n") >= 0 or buffer.find(b"\r") >= 0
     for match in _TERMINATOR.finditer(buffer) if terminated else ():
         end = match.end()

@@ -1,4 +1,4 @@
-"""Provide one API for training scripts, for every strategy and for training without a strategy.
+"""Provide one API for training scripts. The same script trains under every distribution strategy, and in one process.
 
 ::
 
@@ -16,8 +16,8 @@
     )
     cluster.export(model)
 
-The API is only a thin layer above Horovod and TensorFlow. The table shows the supported strategies and versions of
-Keras:
+The API is only a thin layer above Horovod and TensorFlow. The table shows which strategies are supported with which
+version of Keras:
 
 =======================  =========================================  ==========================================
 strategy                 tf_keras (``TF_USE_LEGACY_KERAS=1``)       Keras 3
@@ -26,14 +26,14 @@ none                     works                                      works
 mpi (Horovod)            works                                      works, without XLA (``jit_compile``)
 collective_all_reduce    works                                      works, without XLA (``jit_compile``)
 mirrored                 works                                      works
-parameter_server         works with ``fit``                         refused: its ``fit`` takes no parameter
-                                                                    servers, and its optimizers lose updates of
+parameter_server         works with ``fit``                         refused: ``fit`` does not support parameter
+                                                                    servers, and optimizers lose updates of
                                                                     their iteration counter
 =======================  =========================================  ==========================================
 
 For PyTorch, :func:`init` returns a :class:`container.distributed.torch.cluster.TorchCluster`.
 
-TensorFlow and PyTorch are imported by :func:`init`, not by this package.
+Importing this package imports neither TensorFlow nor PyTorch. :func:`init` imports the framework that the job uses.
 """
 
 from __future__ import annotations
@@ -78,21 +78,21 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -
 
     The cluster is detected from environment variables: the job's strategy (``SM_FRAMEWORK_PARAMS``), ``TF_CONFIG``, and
     the variables that mpirun or horovodrun set for their processes. If none of these variables is set, the script
-    trains in one process. In a worker of a cluster with parameter servers, this function executes the chief's steps
-    until the chief has finished. Then this function exits the process.
+    trains in one process. In a worker of a cluster with parameter servers, this function executes the steps that the
+    chief assigns to the worker. When the chief has finished, this function exits the process.
 
     Args:
         timeout: Maximum number of seconds to wait for the other processes.
         framework: ``"tensorflow"`` or ``"torch"``. If None, the framework of the job's strategy is used. If the
             strategy supports both frameworks, PyTorch is used for a script that has imported torch but not TensorFlow.
-            For any other script, TensorFlow is used.
+            For any other script, TensorFlow is used. A PyTorch script in an elastic job must pass ``"torch"``.
 
     Returns:
         The cluster. Later calls return the same object.
 
     Raises:
-        DistributedError: the environment variables contradict each other, a library is missing, or processes did not
-            answer. The message names the cause and the remedy.
+        DistributedError: the environment variables contradict each other, a library is missing, or other processes did
+            not respond in time. The message names the cause and the remedy.
         SystemExit: in a worker of a cluster with parameter servers, when the chief has finished. The exit code is 0.
     """
     global _cluster
@@ -110,14 +110,14 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -
 
 
 def _framework() -> str:
-    """Return the framework of the job's strategy. If the strategy supports both frameworks, return the script's
-    framework.
+    """Return the framework of the job's strategy. If the strategy supports both frameworks, return the framework that
+    the script has imported.
     """
     import os
 
     try:
         kind = detection.detect(os.environ).kind
-    except DistributedError:  # an elastic worker learns its rank when it joins; joining reports any real error
+    except DistributedError:  # an elastic worker has no rank yet; join() reports any other error
         return "tensorflow"
     if kind is detection.ClusterKind.TORCH:
         return "torch"

@@ -2,7 +2,7 @@
 
 A *framing* finds the ends of records in a buffer that contains a block of a stream. A framing does not copy data.
 Therefore writers and readers of a stream can transfer large blocks and still know where each record ends. If bytes are
-not a valid record, a framing raises a :class:`FramingError` with their position.
+not a valid record, a framing raises a :class:`FramingError` with the position of these bytes.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def framing(record_format: RecordFormat) -> Framing:
 
 
 def recognise(head: bytes) -> RecordFormat | None:
-    """Determine the format of an object from its first bytes. Return None for any other format, such as an image.
+    """Determine the format of an object from its first bytes. Return None for any other format, such as that of an
+    image.
 
     Args:
         head: At least the first 4,096 bytes of the object. If the object is shorter, all of its bytes.

@@ -1,4 +1,4 @@
-"""Define the types that all framings share."""
+"""Define the interface and the errors that all framings share. A framing finds the ends of records in a buffer."""
 
 from __future__ import annotations
 

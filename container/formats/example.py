@@ -1,7 +1,7 @@
 """Decode and encode ``tf.train.Example``, the usual content of TFRecords, without TensorFlow or Protobuf.
 
-Source: tensorflow/core/example/example.proto, feature.proto. An Example has one field, Features, a map from names to a
-list of bytes, of 32-bit floats or of 64-bit integers.
+Source: tensorflow/core/example/example.proto, feature.proto. An Example has one field, Features, which maps names to
+lists. The elements of a list are byte strings, 32-bit floats or 64-bit integers.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ def _entry(entry: bytes) -> tuple[str, Feature]:
 
 
 def _fields(data: bytes, wanted: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of each field of a message. A field with a single number has the same form as a
-    field with packed numbers.
+    """Yield the number and the content of each field of a message. The content of a field with a single number is
+    encoded in the same way as packed numbers.
 
     Args:
         data: The encoded message.

@@ -1,4 +1,4 @@
-"""Decompress gzip streams of one or more members in blocks."""
+"""Decompress gzip streams in blocks. A stream may consist of several gzip members."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
 """Read and write the format RecordIO as SageMaker's Pipe mode uses it.
 
 The format is ``magic (4 bytes) | flag (3 bits) and length (29 bits) | data | padding``. A record may have several
-parts. The flag is 1 for the first part, 2 for a middle part, and 3 for the last part. It is 0 for the only part of a
-record. Each part is padded to a multiple of four bytes. As in SageMaker's reader, the parts of a record are joined
-without any bytes in between. MXNet's writer uses another rule: it divides the data at magic numbers, and removes these
-numbers.
+parts. The flag is 1 for the first part, 2 for a middle part, and 3 for the last part. The flag is 0 if a record has
+only one part. Each part is padded to a multiple of four bytes. As in SageMaker's reader, the parts of a record are
+joined without any bytes in between. MXNet's writer uses a different rule: it divides the data at magic numbers, and
+removes these numbers.
 """
 
 from __future__ import annotations

@@ -173,7 +173,7 @@ class TFRecordFraming:
 
 
 def _equal(data: Buffer, start: int, end: int, head: bytes, size: int) -> int:
-    """Return the number of successive complete records at ``start`` that have the same header as the given one.
+    """Return the number of successive complete records from ``start`` on that have the header ``head``.
 
     The function is fast because it uses slices with a step. Each slice compares one byte of the header in all records
     at once.
@@ -182,7 +182,7 @@ def _equal(data: Buffer, start: int, end: int, head: bytes, size: int) -> int:
         data: The buffer.
         start: Position of the first record.
         end: Position at which the filled part of the buffer ends.
-        head: The header to compare with.
+        head: The header with which the records' headers are compared.
         size: Size of each record in bytes.
     """
     whole = (end - start) // size

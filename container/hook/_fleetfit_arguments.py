@@ -71,7 +71,8 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
         rest: The arguments that the parser did not know.
 
     Yields:
-        The name of the option, and the warning. The name is "" if no other parser can still accept the option.
+        The name of the option, and the warning. The name is "" if the warning is valid whatever the script's other
+        parsers accept.
     """
     options = parser._option_string_actions
     job = os.environ.get("SM_USER_ARGS", "")

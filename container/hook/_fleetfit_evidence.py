@@ -2,7 +2,7 @@
 
 ``sitecustomize`` in this folder imports this module if the job's strategy distributes the training. The module wraps
 the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. The module
-reports each kind of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be
+reports each way of joining once to the toolkit. At the end of the process, it reports a summary. If the facts cannot be
 determined, the module reports the facts as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence`
 evaluates the reports. The code works with Python 3.6, and an error in this module never reaches the script.
 """
@@ -12,7 +12,7 @@ import os
 import sys
 
 #: Programs that only report facts about the machine; TensorFlow's import and Python's platform and ctypes.util start
-#: them. If a process starts any other program, that program may have joined in its place.
+#: them. If a process starts any other program, that program may join the job's processes instead.
 _QUERIES = frozenset(("uname", "ldconfig", "gcc", "cc", "ld", "objdump", "nvidia-smi"))
 
 #: Libraries that connect processes in other ways, which this module does not detect.
@@ -26,7 +26,7 @@ _TENSORFLOW_EXCHANGES = ("all_reduce", "all_gather", "all_to_all")
 
 
 class Evidence:
-    """The facts about this process.
+    """The facts about whether this process joins other processes and exchanges data with them.
 
     Args:
         tell: A function that is called with each report to the toolkit, as a dict.
@@ -59,8 +59,8 @@ class Evidence:
         atexit.register(self.close)  # atexit calls the function that was registered first last
 
     def go_on(self):  # type: ignore[no-untyped-def]
-        """Report that this process, which is a fork, is being observed. The report of the forking process does not
-        apply to a fork.
+        """Report that this process, which the importer has forked, is being observed. The importer's own report does
+        not apply to its forks.
         """
         self._pid = os.getpid()
         self._tell({"pid": self._pid, "opened": True})
@@ -68,8 +68,8 @@ class Evidence:
             self._tell({"pid": self._pid, "unknown": self.unknown})
 
     def join(self, how):  # type: ignore[no-untyped-def]
-        """Record that the process has joined other processes, and report this at once, because a process may exit
-        without atexit.
+        """Record that the process has joined other processes. Report this at once, because a process may exit without
+        running the functions of ``atexit``.
         """
         if how not in self.joined:
             self.joined.append(how)
@@ -342,7 +342,7 @@ _LOOKED_FOR = {
 
 
 class _Finder:
-    """A finder that calls a function after the import of each observed module. The object is the first finder in
+    """A finder that calls a function after each import of an observed module. It is the first finder in
     ``sys.meta_path``.
     """
 

@@ -24,8 +24,8 @@ _EVIDENCE = "FLEETFIT_EVIDENCE"  # container.contract.variables.EVIDENCE
 _PLACE_FD = "FLEETFIT_PLACE_FD"  # container.contract.variables.PLACE_FD
 _IMPORTER = "FLEETFIT_IMPORTER"  # container.contract.variables.IMPORTER
 _LINE_LIMIT = 60_000  # bytes
-_MESSAGE_LIMIT = 1_000  # number of characters at its beginning, and at its end, where TensorFlow names the cause
-_WRITE_TIMEOUT_MS = 2_000  # how long to wait for the toolkit to read, before the rest is dropped
+_MESSAGE_LIMIT = 1_000  # characters kept at a message's beginning, and at its end, where TensorFlow names the cause
+_WRITE_TIMEOUT_MS = 2_000  # how long to wait for the toolkit to read; then the rest of the line is dropped
 
 
 def _leave_the_path() -> None:
@@ -44,9 +44,9 @@ def _leave_the_path() -> None:
 
 
 class _LateTarget:
-    """The ``fd:inode`` of the pipe for events, in a fork of the importer.
+    """The ``fd:inode`` of the pipe for events, in the importer and its forks.
 
-    A fork gets the pipe only after its imports. Until then, the text is empty.
+    A fork gets the pipe when it is set up for its rank. Until then, ``text`` is empty.
     """
 
     def __init__(self) -> None:
@@ -76,8 +76,8 @@ def _install(target: str) -> None:
 
 
 def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
-    """Return whether the interpreter itself has called the hook. The interpreter may call a hook of the script, which
-    then calls our hook.
+    """Return whether the exception is uncaught: whether the interpreter has called our hook, or a hook of the script
+    that has then called our hook.
 
     Args:
         frame: The frame of our hook.
@@ -153,8 +153,8 @@ def _write(fd: int, line: bytes) -> None:
 
 
 def _dump_stacks_on(number: int) -> None:
-    """Print the stack of every thread when a signal arrives. The toolkit sends this signal to the ranks of a job that
-    hangs.
+    """Make Python print the stack of every thread when a signal arrives. The toolkit sends this signal to the ranks of
+    a job that hangs.
     """
     import faulthandler
 
@@ -207,7 +207,7 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
 
 
 def _evidence_watch():  # type: ignore[no-untyped-def]
-    """Return ``_fleetfit_evidence.watch``. Return None after an error.
+    """Import and return ``_fleetfit_evidence.watch``, which starts to observe this process. Return None after an error.
 
     The module must be imported before this folder is removed from the path.
     """
@@ -219,7 +219,7 @@ def _evidence_watch():  # type: ignore[no-untyped-def]
 
 
 def _arguments_watch():  # type: ignore[no-untyped-def]
-    """Return ``_fleetfit_arguments.wrap``. Return None after an error.
+    """Import and return ``_fleetfit_arguments.wrap``, which wraps argparse's parser. Return None after an error.
 
     The module must be imported before this folder is removed from the path.
     """
@@ -262,7 +262,7 @@ class _Arguments:
 
 
 def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
-    """Start to report to the toolkit whether this process joins the others of a job that should be distributed.
+    """Start to report to the toolkit whether this process joins the other processes of the job.
 
     Returns:
         The facts about the process. None after an error.
@@ -283,8 +283,8 @@ def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
 class _Place:
     """Make an elastic worker wait for its rank at the script's first call of ``hvd.init()``.
 
-    By then the script has imported its modules. The other workers train until this worker is able to join them. The
-    object is in ``sys.meta_path`` until Horovod is imported.
+    By then, the script has imported its modules, so that the other workers can train until this worker is ready to
+    join. The object is in ``sys.meta_path`` until Horovod is imported.
 
     Args:
         fd: The descriptor from which to read the rest of the environment (rank and rendezvous address), as a line of
@@ -429,8 +429,8 @@ class _StandIns:
 
 
 class _Spawning:
-    """Make the replacements available in processes that multiprocessing spawns. Such a process imports the script
-    without this hook.
+    """Make the replacements of SageMaker's modules available in processes that multiprocessing spawns. Such a process
+    imports the script without this hook.
 
     The folder of the replacements is appended to ``sys.path`` of such a process. This object is in ``sys.meta_path``
     until multiprocessing is imported.
@@ -532,8 +532,8 @@ def _hand_over() -> None:
 
 
 def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
-    """Do the remaining work in a process that the importer has forked. This work depends on the environment of the
-    rank.
+    """Do the part of this module's work that depends on the rank's environment, in a process that the importer has
+    forked.
 
     Args:
         late: The object that the reporters got in place of the ``fd:inode`` of the pipe for events.

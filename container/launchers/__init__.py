@@ -1,4 +1,5 @@
-"""Plan how each strategy is started. A plan is computed by pure functions from a host's environment and a membership.
+"""Plan which processes each strategy starts. Pure functions compute a plan from a host's environment and the hosts of
+the cluster (the membership).
 
 A launcher is a module with a function ``plan(environment, membership, command) -> Plan``. To add a launcher, add a file
 and a line in :data:`LAUNCHERS`. A launcher only makes the plan. The toolkit starts the planned processes, with the
@@ -20,7 +21,7 @@ from container.contract.strategies import Distribution
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Launcher:
-    """The way in which a launcher's strategies are started and run.
+    """The facts about a launcher: which module plans its jobs, and how its jobs are run.
 
     Attributes:
         module: The name of the module with the launcher's ``plan``.

@@ -1,6 +1,6 @@
-"""Plan the *collective* launcher: every rank runs the script with its TF_CONFIG (``MultiWorkerMirroredStrategy``).
+"""Plan the *collective* launcher: every rank runs the script, and gets a TF_CONFIG (``MultiWorkerMirroredStrategy``).
 
-The port and the form of TF_CONFIG are those of sagemaker-tensorflow-training-toolkit, ``training.py``,
+The port and the format of TF_CONFIG are those of sagemaker-tensorflow-training-toolkit, ``training.py``,
 ``_build_tf_config_for_mwms``. That toolkit supports only one rank per host. Here, each additional rank of a host uses
 the next port.
 """
@@ -15,7 +15,7 @@ from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import CollectiveAllReduce
 from container.launchers import check_tf_config
 
-#: Same as in SageMaker's toolkit.
+#: The port of a host's first rank, as in SageMaker's toolkit.
 WORKER_PORT = 8890
 
 

@@ -11,7 +11,7 @@ from container.contract.membership import Membership
 from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import ElasticHorovod
 
-#: Name of a worker: it has no rank, because its rank changes with each membership.
+#: The name of a worker's process. It does not contain the rank, because the rank changes with each membership.
 WORKER = "worker {local_rank}"
 
 

@@ -14,7 +14,8 @@ from container.contract.strategies import ElasticTorchDistributed
 from container.launchers import torch_distributed
 from container.launchers.elastic import WORKER
 
-#: Number of a host's ports. They are used in turn, so that no rank connects to the store of an earlier membership.
+#: Number of ports per host. Successive memberships use them in turn, so that no rank connects to the store of an
+#: earlier membership.
 _PORTS = 4
 
 

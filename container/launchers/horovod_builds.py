@@ -50,7 +50,7 @@ def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
 def refusal(program: str, needed: frozenset[str], built: frozenset[str], host: str = "") -> str | None:
     """Return why a script cannot run with the installed Horovod, and the remedy. Return None if the script can run.
 
-    If no Horovod was found, the script is not refused, because the job's variables may lead to a Horovod in another
+    If no Horovod was found, the script is not refused, because the job's variables may lead to a Horovod in a different
     folder.
 
     Args:

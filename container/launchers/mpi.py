@@ -20,17 +20,18 @@ from container.contract.strategies import MPI
 from container.launchers import LaunchError
 from container.launchers.mpi_options import Option, export, mca, merge, option, parse, prtemca
 
-#: Path of the remote shell: a program without spaces in its path, because mpirun splits the parameter. The toolkit
-#: replaces this text by the path in its private folder; a plan shows the text.
+#: The placeholder for the remote shell's path in a plan. The toolkit replaces it by a path in the host's private
+#: folder. The path must not contain spaces, because mpirun splits the parameter at spaces.
 REMOTE_SHELL = "$FLEETFIT_RUNTIME_DIR/rsh"
 
-#: The rank wrapper if the hosts are separate machines. mpirun uses one command for all hosts, but each host may have
-#: Python and our package elsewhere. Each host's toolkit creates a program of this name, and puts the program's folder
-#: into the PATH that OpenMPI searches on that host.
+#: The name of the rank wrapper in mpirun's command, if the hosts are separate machines. mpirun uses one command for all
+#: hosts, but the paths of Python and our package may differ between hosts. Each host's toolkit creates a program of
+#: this name, and puts the program's folder into the PATH that OpenMPI searches on that host.
 RANK_PROGRAM = "fleetfit-rank"
 
-#: Carries the user's ``-x PATH``, because OpenMPI would search the user's PATH for :data:`RANK_PROGRAM`. The rank
-#: wrapper then sets PATH. ``-x PATH`` without a value means the PATH of algo-1's processes.
+#: The variable that replaces PATH in the user's option ``-x PATH``. Otherwise OpenMPI would search the user's PATH for
+#: :data:`RANK_PROGRAM`. The rank wrapper sets PATH from this variable. ``-x PATH`` without a value means the PATH of
+#: algo-1's processes.
 USERS_PATH = f"{variables.USERS_PREFIX}PATH"
 
 
@@ -86,8 +87,8 @@ def mpirun_command(
     if not machine.shared and len(membership.hosts) > 1:
         wrapper = (RANK_PROGRAM,)
         users = [_without_path(item) for item in users]
-        # mpirun's own folder does not exist on other hosts, whose ranks would start in their home folder, if there is
-        # one. Each rank changes to its code folder from here.
+        # mpirun's working folder may not exist on the other hosts. Their ranks would then start in the home folder, if
+        # there is one. Therefore all ranks start in "/", and each wrapper changes to the code folder.
         defaults.append(option("wdir", "/"))
     defaults += [export(name, value) for name, value in strategy.horovod_environment().items()]
     if machine.gpus:
@@ -113,10 +114,11 @@ def _without_path(item: Option) -> Option:
 
 
 def _hosts(machine: Machine, membership: Membership) -> str:
-    """Return the hosts with their slots, in the form that mpirun needs.
+    """Return the hosts with their slots, in the format of mpirun's option ``--host``.
 
-    If there is a single host, it is called ``localhost``. mpirun itself runs on that host, but does not recognise the
-    host by its name. With the name ``localhost``, mpirun does not start a daemon there.
+    On a shared machine or with OpenMPI 5, a single host is called ``localhost``. In these cases, mpirun does not
+    recognise by the host's name that mpirun itself runs on the host. With the name ``localhost``, mpirun starts no
+    daemon there.
 
     If several hosts share a machine, all hosts keep their names, so that mpirun starts a daemon for algo-1 too.
     Otherwise OpenMPI would use the machine's name for algo-1. The ranks of the other hosts, which see the same name,
@@ -139,8 +141,8 @@ def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[
     folder = os.path.join(os.path.dirname(os.path.dirname(machine.mpirun or "")), "lib")
     users = given.get("LD_LIBRARY_PATH", "")
     if len(environment.hosts) == 1 or (environment.is_master and not machine.shared):
-        # These ranks are children of mpirun itself. A daemon's start line, for a shell, adds the folder and ":" even to
-        # nothing.
+        # These ranks are children of mpirun itself. For a daemon, mpirun writes a shell command line, which puts the
+        # folder and ":" even in front of an empty value.
         return {"LD_LIBRARY_PATH": f"{folder}:{users}" if users else folder}
     return {"LD_LIBRARY_PATH": f"{folder}:{users}"}
 

@@ -88,8 +88,8 @@ def parse(text: str, *, major: int = 4) -> list[Option]:
             options get a second dash.
 
     Raises:
-        ValueError: a quotation is not closed, an option lacks its argument, an option is repeated with another value, a
-            word is not an option, or fleetfit itself sets the option.
+        ValueError: a quotation is not closed, an option lacks its argument, an option is repeated with a different
+            value, a word is not an option, or fleetfit itself sets the option.
     """
     try:
         words = shlex.split(text)

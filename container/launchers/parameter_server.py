@@ -1,4 +1,4 @@
-"""Plan the *parameter_server* launcher, for the two forms of cluster that ``ParameterServer``'s ``cluster_spec``
+"""Plan the *parameter_server* launcher, for the two kinds of clusters that ``cluster_spec`` of ``ParameterServer``
 selects.
 
 * ``coordinator``: the cluster of TensorFlow 2. Every host runs a ``ps`` process and a worker, and algo-1 also runs the
@@ -7,9 +7,9 @@ selects.
   algo-1 and as ``worker`` on every other host. Each host also runs a ``ps`` process. On a single host, the script runs
   alone, without a cluster.
 
-If hosts share a machine, the processes use other ports, which are reserved when the job starts.
+If hosts share a machine, the processes use ports that are reserved when the job starts, instead of the fixed ports.
 
-Source of the second form: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps`` and
+Source of ``sagemaker``: sagemaker-tensorflow-training-toolkit, ``training.py``, ``_build_tf_config_for_ps`` and
 ``train``.
 """
 
@@ -26,7 +26,8 @@ from container.contract.plan import Deferred, Plan, ProcessPlan, Role
 from container.contract.strategies import ParameterServer
 from container.launchers import check_tf_config
 
-#: Worker and server: same as in SageMaker's toolkit. The toolkit has no chief; the chief gets the next port.
+#: The fixed ports of workers and servers are those of SageMaker's toolkit. That toolkit has no chief, so the chief gets
+#: the next port.
 WORKER_PORT = 2222
 SERVER_PORT = 2223
 CHIEF_PORT = 2224

@@ -17,7 +17,7 @@ from container.contract.membership import ClusterHost, Membership
 from container.contract.plan import Plan, rank_processes
 from container.contract.strategies import TorchDistributed
 
-#: torchrun's default.
+#: The port of PyTorch's store, as torchrun chooses it by default.
 STORE_PORT = 29500
 
 

@@ -1,4 +1,5 @@
-"""Provide a channel in Pipe mode as a ``tf.data.Dataset`` for training scripts.
+"""Provide a channel in Pipe mode as a ``tf.data.Dataset`` for training scripts. In Pipe mode, a script reads a
+channel's records from a FIFO, not from files.
 
 ::
 

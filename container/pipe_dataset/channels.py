@@ -14,15 +14,15 @@ _SHARDED = "ShardedByS3Key"
 
 
 def holds(distribution: str, local_size: int) -> str:
-    """Return which part of a channel a process gets.
+    """Return which records of a channel a process gets.
 
     Args:
         distribution: The channel's ``S3DistributionType``.
         local_size: The number of ranks that read on this host.
 
     Returns:
-        "all" if every process gets the whole channel, "host" if the process gets all of its host's part, or "rank" if
-        each rank of the host gets a separate part.
+        "all" if every process gets all records, "host" if the process gets all records of its host, or "rank" if each
+        rank of the host gets different records.
     """
     if distribution != _SHARDED:
         return "all"
@@ -34,7 +34,8 @@ def distribution(channel: str, config_dir: str | os.PathLike[str] | None) -> str
 
     Args:
         channel: The name of the channel.
-        config_dir: The folder of ``inputdataconfig.json``. If None, SageMaker's folder.
+        config_dir: The folder of ``inputdataconfig.json``. If None, the job's folder, by default
+            ``/opt/ml/input/config``.
 
     Raises:
         PipeError: the job has no such channel, or the channel is not in Pipe mode.

@@ -1,4 +1,4 @@
-"""Define the TensorFlow dataset that calls the readers."""
+"""Define the TensorFlow dataset that reads a channel in Pipe mode."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class PipeModeDataset(tf.data.Dataset):
     Args:
         channel: The channel's name.
         record_format: The format of the records: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: The folder that stores the number of the next epoch. If None, this rank's folder if ranks have
-            separate folders, otherwise ``/opt/ml/pipe_state``.
-        pipe_dir: The folder of the FIFOs. If None, this rank's folder if ranks have separate folders, otherwise
-            ``/opt/ml/input/data``.
+        state_dir: The folder that stores the number of the next epoch. If None and the host has several ranks, this
+            rank's own folder. If None and the host has one rank, ``/opt/ml/pipe_state``.
+        pipe_dir: The folder of the FIFOs. If None and the host has several ranks, this rank's own folder. If None and
+            the host has one rank, ``/opt/ml/input/data``.
         config_dir: The folder of ``inputdataconfig.json``. If None, ``/opt/ml/input/config``.
         benchmark: Whether to print the time and the number of bytes when an iterator has ended.
         benchmark_records_interval: The number of records after which to print the count; 0 for never. TFRecords are not
             counted if TensorFlow itself reads them.
-        max_corrupted_records_to_skip: The maximum number of damaged TFRecords in a row that are skipped. If the number
-            is above 0, checksums are computed in Python, which is slow.
+        max_corrupted_records_to_skip: How many damaged TFRecords in a row are skipped before an error is raised. If the
+            number is above 0, checksums are computed in Python, which is slow.
 
     Attributes:
         channel: The channel's name.
@@ -79,11 +79,11 @@ class PipeModeDataset(tf.data.Dataset):
 
     @property
     def holds(self) -> str:
-        """Return which part of the channel this process gets.
+        """Return which records of the channel this process gets.
 
         Returns:
-            "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if
-            each rank of the host gets a separate part.
+            "all" if every process gets all records, "host" if the process gets all records of its host, or "rank" if
+            each rank of the host gets different records.
         """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 
@@ -101,10 +101,10 @@ class PipeModeDataset(tf.data.Dataset):
         readers.resume(self._request, epoch, records)
 
     def choose(self, epoch: int) -> None:
-        """Make every later iterator read one epoch from its beginning, whichever epochs were read before.
+        """Make every later iterator read the same epoch, from the epoch's beginning.
 
-        The method works only with fleetfit's host agent. Elastic training uses this method to redistribute the rest of
-        an epoch.
+        The method needs fleetfit's host agent, which writes the FIFOs, and does not work on SageMaker. Elastic training
+        uses this method to redistribute the rest of an epoch.
 
         Args:
             epoch: The number of the epoch, from 0.
@@ -138,7 +138,7 @@ def _records(request: ReadRequest) -> Any:
 def _records_of_file(name: Any) -> Any:
     """Return the records of a file, as ``tf.data.TFRecordDataset`` does.
 
-    ``TFRecordDataset`` is not used because it calls ``flat_map``, which makes more work for each record.
+    ``TFRecordDataset`` is not used because it calls ``flat_map``, which takes additional time for each record.
     """
     variant = tf.raw_ops.TFRecordDataset(
         filenames=tf.reshape(name, [1]), compression_type="", buffer_size=tf.constant(_BUFFER, tf.int64)
@@ -147,7 +147,8 @@ def _records_of_file(name: Any) -> Any:
 
 
 def _generated(request: ReadRequest, function: str, spec: Any) -> Any:
-    """Return a dataset of the output of readers. Each iterator opens a reader, and closes that reader at its end.
+    """Return a dataset whose elements Python readers return. Each iterator opens a reader. When the iterator ends, it
+    closes this reader.
 
     ``Dataset.from_generator`` would not work, because its functions are bound to the process that creates the dataset.
     """

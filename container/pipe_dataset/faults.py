@@ -1,4 +1,8 @@
-"""Explain faults of a stream by the object, the offset and the record that are damaged."""
+"""Find out which object and which record of a stream are damaged, for error messages.
+
+A stream consists of the contents of several objects, such as the files of a channel in S3. The host agent is fleetfit's
+process that writes the stream. In its notes, the agent records at which offset of the stream each object begins.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +22,7 @@ if TYPE_CHECKING:
 
     Reader: TypeAlias = NativeReader | StreamReader
 
-#: Maximum size of objects that are read again to find a damaged record.
+#: Maximum size, in bytes, of objects that are read again to find a damaged record.
 _READ_AGAIN = 4 << 30
 _CHUNK = 4 << 20
 _POSITION = re.compile(r"corrupted record at (\d+)")
@@ -28,7 +32,7 @@ RECENT: deque[Reader] = deque(maxlen=8)
 
 
 class PipeError(Exception):
-    """Error for a stream that cannot be read. The message names the stream, the reason and the remedy, in one line."""
+    """Raised if a stream cannot be read. The message names the stream, the reason and the remedy, in one line."""
 
 
 def of_agent(reader: Reader) -> PipeError | None:
@@ -67,8 +71,8 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
         return DamagedRecordError(
             reader.channel, last.uri, cause, offset=place, record=None if number is None else number + 1
         )
-    # A record that is cut off at the end of an object is continued with bytes of the next object, where the fault
-    # appears.
+    # If a record is cut off at the end of an object, the bytes of the next object follow it. The fault is then noticed
+    # only in the next object.
     candidates = [] if framed else [(before, last.at - before.at) for before in notes[-2:-1]] + [(last, None)]
     for note, size in candidates:
         found = _first_fault(reader, note.uri, size)
@@ -95,7 +99,8 @@ def explain(message: str) -> Exception | None:
         found = reader.find(position)
         if found is not None:
             possible.append((reader, *found))
-    # TensorFlow does not name the reader. If several are possible, the objects show which record is damaged.
+    # TensorFlow does not name the reader. If several records are possible, read them again from their objects to find
+    # the damaged one.
     damaged = [where for where in possible if _is_damaged(*where)] if len(possible) > 1 else []
     for reader, offset, record in [*damaged, *possible][:1]:
         return at(reader, offset, record, "its data is damaged (the checksum is wrong)", framed=True)

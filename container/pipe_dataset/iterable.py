@@ -15,17 +15,17 @@ from container.pipe_dataset.readers import ReadRequest
 class PipeModeIterable(IterableDataset):
     """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch.
 
-    ``cluster.loader()`` divides the records among the ranks. Every rank must therefore get the whole channel
+    ``cluster.loader()`` divides the records among the ranks. Therefore every rank must get all records of the channel
     (FullyReplicated).
 
     Args:
         channel: The channel's name.
         record_format: The format of the records: ``"RecordIO"``, ``"TFRecord"`` or ``"TextLine"``.
-        state_dir: The folder that stores the number of the next epoch. If None, this rank's folder if ranks have
-            separate folders, otherwise SageMaker's folder.
-        pipe_dir: The folder of the FIFOs. If None, this rank's folder if ranks have separate folders, otherwise
-            SageMaker's folder.
-        config_dir: The folder of ``inputdataconfig.json``. If None, SageMaker's folder.
+        state_dir: The folder that stores the number of the next epoch. If None and the host has several ranks, this
+            rank's own folder. If None and the host has one rank, ``/opt/ml/pipe_state``.
+        pipe_dir: The folder of the FIFOs. If None and the host has several ranks, this rank's own folder. If None and
+            the host has one rank, ``/opt/ml/input/data``.
+        config_dir: The folder of ``inputdataconfig.json``. If None, ``/opt/ml/input/config``.
 
     Raises:
         ValueError: the format is unknown.
@@ -46,11 +46,11 @@ class PipeModeIterable(IterableDataset):
 
     @property
     def holds(self) -> str:
-        """Return which part of the channel this process gets.
+        """Return which records of the channel this process gets.
 
         Returns:
-            "all" if every process gets the whole channel; "host" if the process gets all of its host's part; "rank" if
-            each rank of the host gets a separate part.
+            "all" if every process gets all records, "host" if the process gets all records of its host, or "rank" if
+            each rank of the host gets different records.
         """
         return channels.holds(self.distribution, places.local(os.environ)[1])
 

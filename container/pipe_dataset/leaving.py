@@ -7,8 +7,8 @@ First, a reader may wait for a FIFO whose writer has stopped writing. Therefore 
 exit of the process.
 
 Second, a thread may enter Python, or return to it, at the moment when Python exits. Python terminates such a thread
-within TensorFlow's function (``PyEval_RestoreThread`` in Python's documentation). Therefore the exit waits for these
-threads.
+within TensorFlow's function (``PyEval_RestoreThread`` in Python's documentation), and TensorFlow waits for this
+function forever. Therefore the exit waits until these threads have left Python.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from collections.abc import Iterator
 
 #: How long the exit waits for TensorFlow's threads at most, in seconds.
 _GRACE = 10.0
-#: An open reader without requests is assumed to get no more, because TensorFlow has read ahead enough, after twice the
-#: longest time between two requests. Minimum and maximum of this time, in seconds.
+#: If an open reader has got no request for twice the longest time between two requests, no further request is expected,
+#: because TensorFlow has then read ahead enough. Minimum and maximum of this time, in seconds.
 _QUIET, _LONGEST_QUIET = 0.1, 0.5
 _PAUSE = 0.001
 
@@ -100,7 +100,7 @@ def closed(*, finished: bool) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[None]:
-    """Record that a Python reader is being called, during a ``with`` block."""
+    """Record when TensorFlow calls a Python reader. The code in the ``with`` block is the call."""
     global _asked, _gap
     if _asked:
         _gap = max(_gap, time.monotonic() - _asked)
@@ -120,8 +120,8 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Return whether one of TensorFlow's threads is in Python, is about to enter Python, or will certainly enter Python
-    later.
+    """Return whether the exit must still wait, because one of TensorFlow's threads is in Python, is about to enter
+    Python, or will certainly enter Python later.
     """
     with _lock:
         certain, possible = _finishing, _open

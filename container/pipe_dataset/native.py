@@ -1,7 +1,8 @@
-"""Connect TensorFlow's reader of TFRecords to a FIFO, with the library in ``reader.cc`` beside this file.
+"""Connect TensorFlow's reader of TFRecords to a FIFO, with a library that is compiled from ``reader.cc`` beside this
+file.
 
-Provisioning compiles the library for the TensorFlow of the environment. Without the library,
-:mod:`container.pipe_dataset.stream` reads TFRecords, which is slower.
+Provisioning, which installs a job's Python environment, compiles the library for the environment's TensorFlow. Without
+the library, :mod:`container.pipe_dataset.stream` reads TFRecords, which is slower.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def library() -> Any:
     switched off.
 
     Raises:
-        PipeError: the library was built for another version of TensorFlow.
+        PipeError: the library was built for a different version of TensorFlow.
     """
     if os.environ.get(SWITCH) == "0":
         return None
@@ -127,7 +128,7 @@ def name(request: str) -> str:
 
 
 class NativeReader:
-    """One epoch of a channel, which TensorFlow itself reads from the FIFO.
+    """A reader of one epoch of a channel. TensorFlow itself reads the FIFO.
 
     Args:
         channel: The name of the channel.

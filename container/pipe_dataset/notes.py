@@ -1,4 +1,8 @@
-"""Read the notes that the host agent writes beside a FIFO."""
+"""Read the notes that the host agent writes beside a FIFO.
+
+The host agent is fleetfit's process that writes the FIFO. A note reports, for example, at which offset of the stream an
+object begins, or that the stream is complete.
+"""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@ from container.pipe_dataset.faults import PipeError
 #: How many seconds to wait for a FIFO to appear, as in SageMaker's reader.
 APPEARANCE = 120.0
 _PAUSE = 0.005
-#: Variables with the local rank and the host's number of ranks: mpirun's and our toolkit's.
+#: Environment variables with the local rank and the host's number of ranks: those of mpirun, and those of fleetfit's
+#: toolkit.
 _LOCAL = (
     ("OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"),
     (variables.LOCAL_RANK, variables.LOCAL_SIZE),
@@ -25,7 +26,7 @@ _LOCAL = (
 
 
 def tree(environ: Mapping[str, str]) -> MLTree:
-    """Return the tree of the host's files."""
+    """Return the tree of the host's folders, by default ``/opt/ml``."""
     if environ.get("SM_INPUT_DIR"):
         return MLTree(Path(environ["SM_INPUT_DIR"]).parent)
     return MLTree(Path(environ.get(variables.BASE_DIR) or DEFAULT_BASE_DIR))
@@ -68,7 +69,7 @@ def state_folder(folder: Path, environ: Mapping[str, str]) -> Path:
 
 
 class EpochCounter:
-    """Count the epochs of a channel that were started, in a file, as SageMaker's reader does.
+    """A counter of a channel's started epochs. The count is stored in a file, as in SageMaker's reader.
 
     Args:
         folder: The folder of the file.
@@ -88,7 +89,7 @@ class EpochCounter:
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """Record that an epoch has started, although its number was not obtained from :meth:`take`."""
+        """Record that an epoch has started whose number does not come from :meth:`take`."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
@@ -147,8 +148,8 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
 
 
 def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
-    """Wait until a FIFO exists and has a writer. Return a descriptor of the FIFO, open for reading in non-blocking
-    mode.
+    """Wait until a FIFO exists and contains bytes, or its writer has closed it. Return a descriptor of the FIFO, open
+    for reading in non-blocking mode.
 
     Raises:
         PipeError: the file does not appear or cannot be opened, or the process exits.

@@ -1,10 +1,11 @@
 // Lets TensorFlow's own TFRecord reader read a FIFO: a file system whose files are channels in Pipe mode.
 //
-// When TensorFlow opens fleetfitpipe://<request>, Python is asked for the FIFO of the next epoch. TensorFlow then reads
-// it from beginning to end, with no Python on the way. While bytes pass, their records' headers are checked: whatever
-// is wrong is known here with its place, and Python, which knows the objects, is asked for the words.
+// When TensorFlow opens fleetfitpipe://<request>, this library calls Python, which opens the FIFO of the next epoch.
+// TensorFlow then reads the FIFO from beginning to end without Python. This library checks the header of each record
+// that TensorFlow reads. If a header is wrong, this library knows its offset, and calls Python for the error message,
+// because Python knows the objects of the stream.
 //
-// It is built against TensorFlow's C interface alone; see estimators/provision/pipe_reader.py.
+// The library needs only TensorFlow's C interface; see estimators/provision/pipe_reader.py.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -35,28 +36,28 @@ constexpr char kScheme[] = "fleetfitpipe";
 constexpr uint64_t kHeader = 12;
 constexpr uint64_t kFooter = 4;
 constexpr uint64_t kLongest = uint64_t{1} << 48;
-// TensorFlow is given what is there after so long, if that is a whole record.
+// After this time, Read returns the bytes that have been received, if they contain the end of a record.
 constexpr int64_t kPatienceNs = 50'000'000;
-// Where records began is remembered for so many calls of Read: TensorFlow notices a damaged one a little later.
+// For how many calls of Read to remember where records begin: TensorFlow notices a damaged record a little later.
 constexpr size_t kRemembered = 8;
 constexpr size_t kLongestText = 16 << 10;
-// How long the end of the process waits for threads in Python, should one not come back.
+// How long the exit of the process waits at most for threads that are in Python.
 constexpr std::chrono::seconds kGrace{10};
 
-// What Python is asked about; the numbers are those of container/pipe_dataset/native.py.
+// The reason why Python is called. The numbers are the same as in container/pipe_dataset/native.py.
 enum Kind { kBadHeader = 1, kCrossesBorder = 2, kEnd = 3 };
 
-// Writes the reason for the end of a stream into `text`; leaves it empty if all is well.
+// Writes the error that ended the stream into `text`. Leaves `text` empty if the stream is complete.
 using Explain = void (*)(uint64_t number, int kind, uint64_t offset, uint64_t record, uint64_t there, uint64_t wanted,
                          char* text, size_t capacity);
 
-// Opens what a name asks for and returns the stream's number; or 0, with the reason in `text`.
+// Opens the stream that a file name requests, and returns its number. On an error, returns 0 and writes `text`.
 using Begin = uint64_t (*)(const char* request, char* text, size_t capacity);
-// TensorFlow has done with a stream.
+// Called when TensorFlow has closed a stream.
 using End = void (*)(uint64_t number);
 
-// What Python does, while it is there, and how many threads are in it or on their way. A thread that Python meets in the
-// moment in which it ends is never seen again, so the end of the process waits for them.
+// The functions of Python, which are null after Python has exited, and the number of threads that are calling them. A
+// thread that is in Python when Python exits never returns. Therefore the exit of the process waits for these threads.
 std::mutex python_lock;
 std::condition_variable python_left;
 int python_calls = 0;
@@ -64,7 +65,7 @@ Begin begin_stream = nullptr;
 End end_stream = nullptr;
 Explain explain_end = nullptr;
 
-// A call of one of the functions above, which is null when Python is not there any more.
+// A call of one of these functions. The function is null after Python has exited.
 template <typename Function>
 class Call {
  public:
@@ -118,8 +119,8 @@ int64_t now() {
   return time.tv_sec * int64_t{1'000'000'000} + time.tv_nsec;
 }
 
-// Where in the stream objects begin, from the lines that the host agent writes before their bytes:
-// {"at":<offset>,"uri":…}. The agent writes the offset first, and the object second if the line is about one.
+// The offsets in the stream at which objects begin, from the lines that the host agent writes before their bytes:
+// {"at":<offset>,"uri":…}. Each line begins with the offset. Only a line about an object has "uri" next.
 class Borders {
  public:
   explicit Borders(int file) : file_(file) {}
@@ -142,7 +143,7 @@ class Borders {
     }
   }
 
-  // The first border after `offset`; those up to it are forgotten.
+  // Returns the first border after `offset`, and forgets all borders up to `offset`.
   uint64_t after(uint64_t offset) {
     while (!all_.empty() && all_.front() <= offset) all_.pop_front();
     return all_.empty() ? UINT64_MAX : all_.front();
@@ -192,7 +193,7 @@ class Stream {
         if (errno == EAGAIN) {
           pollfd waits[] = {{file_, POLLIN, 0}, {leaving_, POLLIN, 0}};
           if (poll(waits, 2, presentable ? static_cast<int>(left / 1'000'000) + 1 : -1) == 0) break;
-          if (waits[1].revents) over_ = true;  // Python waits for this thread, and the bytes may never come
+          if (waits[1].revents) over_ = true;  // Python's exit waits for this thread, and the bytes may never come
           continue;
         }
         error_ = std::string("the FIFO cannot be read: ") + strerror(errno);
@@ -208,7 +209,7 @@ class Stream {
     if (filled == n) {
       TF_SetStatus(status, TF_OK, "");
     } else if (filled) {
-      // Short, and not the end: TensorFlow's buffer takes what there is, and asks again.
+      // Fewer bytes than requested, but not the end: TensorFlow stores these bytes and reads again.
       TF_SetStatus(status, TF_OK, "");
     } else if (!error_.empty()) {
       TF_SetStatus(status, TF_DATA_LOSS, error_.c_str());
@@ -232,7 +233,7 @@ class Stream {
     *nanoseconds = nanoseconds_;
   }
 
-  // The record that begins where TensorFlow has `position`.
+  // Finds the record that begins at TensorFlow's `position`, which does not count skipped bytes.
   bool find(uint64_t position, uint64_t* offset, uint64_t* record) {
     std::lock_guard<std::mutex> hold(lock_);
     for (const Starts& some : starts_) {
@@ -247,13 +248,13 @@ class Stream {
   }
 
  private:
-  // The records that began in one call of Read: the first's number, and the places of all.
+  // The records that began in one call of Read: the number of the first record, and the offsets of all of them.
   struct Starts {
     uint64_t first;
     std::vector<uint64_t> at;
   };
 
-  // Goes through new bytes; returns how many of them TensorFlow gets, moved to the front.
+  // Checks new bytes. Moves the bytes for TensorFlow to the front of `data`, and returns their number.
   size_t scan(char* data, size_t size) {
     size_t at = 0, from = skip_ ? size : 0, until = size;
     while (at < size) {
@@ -320,17 +321,17 @@ class Stream {
 
   const uint64_t number_;
   int file_;
-  const int leaving_;  // can be read from once the process ends
+  const int leaving_;  // becomes readable when the process exits
   Borders borders_;
-  uint64_t skip_;  // records that are still to be left out
+  uint64_t skip_;  // number of records that are still to be skipped
   std::mutex lock_;
-  uint64_t at_ = 0;  // offset in the stream of the next byte
-  uint64_t skipped_ = 0;  // bytes of it that were left out
-  uint64_t given_ = 0;  // bytes that TensorFlow got
-  uint64_t records_ = 0;  // whole ones so far
-  uint64_t begin_ = 0, end_ = 0;  // of the record that is passing
+  uint64_t at_ = 0;  // offset of the next byte in the stream
+  uint64_t skipped_ = 0;  // number of skipped bytes
+  uint64_t given_ = 0;  // number of bytes that TensorFlow has received
+  uint64_t records_ = 0;  // number of complete records so far
+  uint64_t begin_ = 0, end_ = 0;  // offsets of the current record
   unsigned char header_[kHeader];
-  size_t head_ = 0;  // how many bytes of its header have passed
+  size_t head_ = 0;  // number of bytes of its header that have been read
   int64_t nanoseconds_ = 0;
   bool over_ = false;
   std::string error_;
@@ -350,14 +351,14 @@ std::shared_ptr<Stream> stream_of(uint64_t number) {
   return found == streams().end() ? nullptr : found->second;
 }
 
-// TensorFlow gives back by plugin_memory_free what it gets from here.
+// TensorFlow frees this memory with plugin_memory_free.
 void* allocate(size_t size) { return malloc(size); }
 
 using Held = std::shared_ptr<Stream>;
 
 void clean_file(TF_RandomAccessFile* file) {
   Held* held = static_cast<Held*>(file->plugin_file);
-  (*held)->finish();  // the writer hears of it at once
+  (*held)->finish();  // closes the FIFO, so that the writer notices it at once
   const Call<End> end(end_stream);
   if (end.function) end.function((*held)->number());
   delete held;
@@ -394,8 +395,8 @@ char* same_name(const TF_Filesystem*, const char* uri) {
 
 extern "C" {
 
-// Takes over the descriptors `file`, which does not block, and `notes`, which may be -1; `leaving` can be read from once
-// the process ends. Returns the stream's number.
+// Takes ownership of the descriptors `file`, which is in non-blocking mode, and `notes`, which may be -1. `leaving`
+// becomes readable when the process exits. Returns the stream's number.
 uint64_t fleetfit_pipe_open(int file, int notes, int leaving, uint64_t skip) {
   static std::atomic<uint64_t> numbers{0};
   const uint64_t number = ++numbers;
@@ -404,7 +405,8 @@ uint64_t fleetfit_pipe_open(int file, int notes, int leaving, uint64_t skip) {
   return number;
 }
 
-// What Python does; null for all when it ends, with its lock given back: then threads that are in Python come out of it.
+// Sets the functions of Python. When Python exits, it passes null for all, and releases the GIL during this call, so
+// that the threads that are in Python can leave it.
 void fleetfit_pipe_serve(Begin begin, End end, Explain explain) {
   std::unique_lock<std::mutex> hold(python_lock);
   begin_stream = begin;
@@ -413,7 +415,7 @@ void fleetfit_pipe_serve(Begin begin, End end, Explain explain) {
   if (!begin) python_left.wait_for(hold, kGrace, [] { return python_calls == 0; });
 }
 
-// A stream can be asked for what it counted until it is forgotten.
+// Forgets a stream. Until then, its counts can be read.
 void fleetfit_pipe_forget(uint64_t number) {
   std::lock_guard<std::mutex> hold(streams_lock);
   streams().erase(number);

@@ -36,8 +36,8 @@ class ReadRequest:
     Attributes:
         channel: The name of the channel.
         record_format: The format of the records.
-        pipe_dir: The folder of the FIFOs. If empty, the folder of this process.
-        state_dir: The folder with the count of epochs. If empty, the folder of this process.
+        pipe_dir: The folder of the FIFOs. If empty, the default folder of this process.
+        state_dir: The folder with the count of epochs. If empty, the default folder of this process.
         benchmark: Whether to print totals at the end.
         interval: The number of records after which to print the count; 0 for never.
         tolerated: The maximum number of damaged records in a row that are skipped.
@@ -66,9 +66,9 @@ class ReadRequest:
         Args:
             channel: The name of the channel.
             record_format: The name of the format.
-            pipe_dir: The folder of the FIFOs. If None, the folder of this process.
-            state_dir: The folder with the count of epochs. If None, the folder of this process.
-            more: The values of the other attributes.
+            pipe_dir: The folder of the FIFOs. If None, the default folder of this process.
+            state_dir: The folder with the count of epochs. If None, the default folder of this process.
+            more: The values of ``benchmark``, ``interval`` and ``tolerated``.
 
         Raises:
             ValueError: the format is unknown, or does not support an option.
@@ -90,12 +90,12 @@ class ReadRequest:
         )
 
     def to_text(self) -> str:
-        """Encode the request as a text that :meth:`from_text` can read."""
+        """Encode the request as a string that :meth:`from_text` can read."""
         return json.dumps({**dataclasses.asdict(self), "record_format": self.record_format.value})
 
     @classmethod
     def from_text(cls, text: bytes | str) -> ReadRequest:
-        """Create a request from a text of :meth:`to_text`."""
+        """Create a request from the string that :meth:`to_text` returned."""
         values = json.loads(text)
         return cls(**{**values, "record_format": RecordFormat(values["record_format"])})
 
@@ -138,7 +138,8 @@ _lock = threading.Lock()
 _resumed: dict[tuple[str, str], tuple[int, int]] = {}
 #: (state folder, channel) -> the epoch that all further readers read.
 _chosen: dict[tuple[str, str], int] = {}
-#: Held until the agent has created the next FIFO: two readers must not open the same FIFO.
+#: Held while a reader opens a FIFO, until the host agent has created the next FIFO. Otherwise two readers could open
+#: the same FIFO.
 _choosing = threading.Lock()
 
 
@@ -216,14 +217,14 @@ def _next(request: ReadRequest) -> tuple[Path, int, int, int]:
         wanted, skip = _resumed.pop(_key(request), (0, 0))
     epoch = epochs.take()
     while epoch < wanted:
-        # Open and close unwanted epochs, as a script on SageMaker may do.
+        # Open and close the FIFO of each epoch before the wanted epoch, as a script on SageMaker may do.
         os.close(places.open_fifo(pipes.fifo(place, request.channel, epoch)))
         epoch = epochs.take()
     return place, epoch, places.open_fifo(pipes.fifo(place, request.channel, epoch)), skip
 
 
 def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
-    """Open the next FIFO, and request an epoch from its beginning in the FIFO."""
+    """Open the next FIFO, into which the host agent must write the given epoch from its beginning."""
     place, epochs = request.place(), request.epochs()
     with _choosing:
         number = places.await_newest(place, request.channel)
@@ -347,7 +348,7 @@ def register() -> None:
     if registry.get(OPEN) is open_reader:
         return
     native.serve(_begin_native, _end_native)
-    leaving.descriptor()  # atexit calls the functions that were registered last first
+    leaving.descriptor()  # registered last, because atexit calls the last registered function first
     for token, function in (
         (OPEN, open_reader),
         (SEGMENT, next_segment),

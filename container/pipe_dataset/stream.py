@@ -20,9 +20,10 @@ from container.pipe_dataset.segments import POOL, Segment
 #: Size of the first segment, and maximum size in bytes. The first is small, so that the first batch comes early.
 SMALLEST = 128 << 10
 LARGEST = 4 << 20
-#: Maximum size in bytes for records that are passed on as a list, which copies them.
+#: Maximum size, in bytes, of a segment whose records are copied into a list.
 LARGEST_LIST = 1 << 20
-#: How long to fill a segment that already has a record, in seconds; then it is passed on even if it is not full.
+#: How long to continue filling a segment that already has a complete record, in seconds. After this time, the segment
+#: is returned even if it is not full.
 _PATIENCE = 0.05
 #: Number of segments: TensorFlow reads one while another is filled, and two wait.
 SEGMENTS = 4
@@ -30,7 +31,7 @@ SEGMENTS = 4
 
 @dataclasses.dataclass
 class ReceivedSegment:
-    """A segment that was passed to a reader. The segment's position in the stream is kept for error messages.
+    """A segment whose records were returned. The segment's position in the stream is kept for error messages.
 
     The position consists of the segment's size, the segment's offset in the stream, and the number of earlier records.
     """
@@ -42,7 +43,7 @@ class ReceivedSegment:
 
 
 class StreamReader:
-    """One epoch of a channel.
+    """A reader of one epoch of a channel.
 
     Args:
         channel: The name of the channel.
@@ -77,7 +78,7 @@ class StreamReader:
         self._turn = 0
         self._limit = SMALLEST
         self._at = 0  # offset in the stream of the next segment
-        self._records = 0  # number of records before it
+        self._records = 0  # number of records before the next segment
         self._carried = b""  # the beginning of an incomplete record
         self._at_end = False
         self._error: Exception | None = None
@@ -86,7 +87,7 @@ class StreamReader:
     def next_segment(self) -> str | None:
         """Return the name of a file of complete records. Return None at the end of the stream.
 
-        The file is reused for the :data:`SEGMENTS`-th segment after this one.
+        The file is overwritten when the :data:`SEGMENTS`-th segment after the returned one is filled.
 
         Raises:
             DamagedRecordError: a record is damaged.
@@ -142,7 +143,7 @@ class StreamReader:
             self.seconds += time.monotonic() - began
 
     def next_whole(self) -> tuple[int, int, list[bytes]] | None:
-        """Return the next records with their frames. Return None at the end of the stream.
+        """Return the next records, including their headers and checksums. Return None at the end of the stream.
 
         Returns:
             The offset of the first record in the stream, the number of the first record, and the records.

@@ -31,7 +31,7 @@ _RENAMED = {"hyperparameters": "SM_HPS", "additional_framework_parameters": "SM_
 
 
 class Environment:
-    """A host's view of its job, in the form of SageMaker's training toolkit.
+    """The facts about a job on this host, under the names that SageMaker's training toolkit uses.
 
     Args:
         resource_config: Must be None, because only the values of the current job are supported.

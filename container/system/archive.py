@@ -39,7 +39,7 @@ class ArchiveBounds:
 
 
 BOUNDED = ArchiveBounds()
-#: No bounds, for an archive from the other process of the same job: the user decides its size.
+#: No limits, for an archive that another process of the same job has sent. The user decides how large it is.
 UNBOUNDED = ArchiveBounds(math.inf, math.inf)
 
 
@@ -118,7 +118,7 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
 
 
 def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does. Data behind the archive remains
+    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does. Data after the archive remains
     unread in the pipe.
 
     Raises:
@@ -127,7 +127,7 @@ def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBo
     """
     import tarfile
 
-    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # the size of a tar file is a multiple of it
+    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # the size of a tar file is a multiple of this
 
 
 def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, piece: int) -> None:
@@ -140,7 +140,7 @@ def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, 
             _Unpacking(target, bounded, bounds).run(tar)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error}.") from None
-    except RecursionError:  # tarfile calls itself for each header that describes the next one
+    except RecursionError:  # tarfile calls itself for each header that describes the next header
         raise ArchiveError(f"{name}: an entry has too many headers.") from None
     except (tarfile.TarError, EOFError, zlib.error, ValueError) as error:
         raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
@@ -295,7 +295,7 @@ class _Unpacking:
             for name, target, path in made:  # the target of a link may depend on other links
                 if target.startswith("/") or not _is_within(os.path.realpath(path), root):
                     raise ArchiveError(f"entry {name!r} links to {target!r}, outside the folder")
-        except BaseException:  # no link may stay whose target was not checked
+        except BaseException:  # remove all links, because the targets of some were not checked
             for _, _, path in made:
                 os.unlink(path)
             raise

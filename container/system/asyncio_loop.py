@@ -33,7 +33,7 @@ async def gather(*coroutines: Coroutine[Any, Any, T]) -> list[T]:
 
 
 async def within(seconds: float, coroutine: Coroutine[Any, Any, T]) -> T:
-    """Return the result of a coroutine, which is cancelled after a time limit.
+    """Run a coroutine, and return its result. Cancel the coroutine after a time limit.
 
     The coroutine has ended when this function returns. ``asyncio.wait_for`` is not used, because before Python 3.12 it
     loses a cancellation that arrives together with the result.
@@ -73,7 +73,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
         self.add_signal_handler(signal.SIGCHLD, self.reap)
         self._started: set[asyncio.Task[Any]] = set()
         self._fault: BaseException | None = None
-        self._runs = False  # in :meth:`run`, which raises a fault as its own
+        self._runs = False  # whether :meth:`run` is running; if so, run() raises a fault of any task
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         """Run the loop until a coroutine has ended, and return the coroutine's result.
@@ -114,7 +114,7 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
     def _handle(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         error = context.get("exception")
         if "task" in context or "future" in context:
-            return  # the owner of the task has ended, for another reason
+            return  # the code that awaited the task has ended for a different reason
         self._fail(error if error is not None else RuntimeError(context["message"]))
 
     def _fail(self, error: BaseException) -> None:
@@ -132,6 +132,6 @@ class AsyncioLoop(Children, asyncio.SelectorEventLoop):
             task.cancel()
         if tasks:
             self.run_until_complete(asyncio.wait(tasks, timeout=_CLEAN_UP_S))
-        for number in signal.valid_signals():  # asyncio first closes the socket to which a signal's handler writes
+        for number in signal.valid_signals():  # asyncio would close the handlers' socket before it removes the handlers
             self.remove_signal_handler(number)
         super().close()

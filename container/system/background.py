@@ -40,7 +40,7 @@ class Background:
         self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._read, self._write = os.pipe()
         os.set_blocking(self._write, False)
-        for fd in (self._read, self._write):  # no other object knows when the last thread has delivered its result
+        for fd in (self._read, self._write):  # threads may use the pipe until nothing refers to this object any more
             weakref.finalize(self, os.close, fd)
         loop.add_reader(self._read, self._deliver)
 
@@ -80,7 +80,7 @@ class Background:
         return await result
 
     def tell(self, function: Callable[[], object]) -> None:
-        """Call a function in the loop's thread. ``work`` uses this method to report something before it returns."""
+        """Call a function in the loop's thread. A call that runs in a thread can use this method to report progress."""
         self._results.put(function)
         with contextlib.suppress(OSError):  # the pipe is full: the loop is woken already
             os.write(self._write, b".")

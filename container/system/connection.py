@@ -20,7 +20,7 @@ _READ_SIZE = 1 << 16
 #: The largest number of peers that wait to be accepted. All hosts of a job connect at the same moment, and a host that
 #: finds the queue full tries again only after a second. Linux limits the number to net.core.somaxconn (4,096).
 BACKLOG = 4096
-#: The reason that is reported when the peer has closed the connection, because it was done or was killed.
+#: The reason that is reported when the peer has closed the connection, because the peer has finished or was killed.
 ENDED = "the connection was closed"
 
 
@@ -36,7 +36,7 @@ class Connection:
             invalid message.
         limit: The greatest length of a sent or received line, in bytes.
         key: The key that every received message has. See :class:`~container.contract.messages.Decoder`.
-        descriptors: The largest number of descriptors that the peer may pass at once.
+        descriptors: The largest number of file descriptors that the peer may pass at once.
     """
 
     def __init__(
@@ -112,7 +112,7 @@ class Connection:
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            # The reader notices the end as well, after it has read the peer's last messages.
+            # The end of the connection is reported by the next read, after the peer's last messages were received.
             self._outgoing.clear()
             self._loop.remove_writer(self._fd)
             if not isinstance(error, BrokenPipeError | ConnectionResetError):
@@ -158,7 +158,7 @@ class Connection:
 
 
 class BlockingConnection:
-    """One end of a connection, for a program that blocks until an answer arrives.
+    """One end of a connection, for a program that has no event loop and waits until a message arrives.
 
     Args:
         sock: A connected stream socket, which the connection closes.

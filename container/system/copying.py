@@ -13,7 +13,8 @@ from pathlib import Path
 _CHUNK = 1 << 20
 #: The bytes that the kernel copies in one call, so that progress can be reported between calls.
 _RANGE = 64 << 20
-#: The errors by which the kernel refuses to copy by itself: two file systems, or one without support.
+#: The errors of ``copy_file_range`` if the two files are on different file systems, or if their file system does not
+#: support the call.
 _NO_RANGE = frozenset({errno.EXDEV, errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.EPERM, errno.EBADF})
 #: ``FICLONE`` of ``<linux/fs.h>``.
 _FICLONE = 0x40049409
@@ -79,7 +80,7 @@ def copy_file(
 def clones(source: str, target: str) -> bool:
     """Return whether the file system can copy ``source`` to ``target`` by sharing blocks.
 
-    Such a copy takes no time and no space. ``target`` must not exist. The file is created and removed.
+    Such a copy takes no time and no space. ``target`` must not exist. This function creates the file and removes it.
     """
     reading = os.open(source, os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -116,7 +117,7 @@ def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
         os.lseek(writing, data, os.SEEK_SET)
         yield from _copy_range(reading, writing, hole - data)
         position = hole
-    # Copy what was added since, or the whole of a file whose size the file system does not know.
+    # Copy data that was appended meanwhile, or the whole file if the file system has reported no size.
     os.lseek(reading, size, os.SEEK_SET)
     os.lseek(writing, size, os.SEEK_SET)
     yield from _copy_range(reading, writing, sys.maxsize)
@@ -150,7 +151,7 @@ def _copy_folder(source: str, target: str, root: str, above: tuple[str, ...]) ->
     """Copy a folder's entries.
 
     Args:
-        source: The path of the folder, which contains no links.
+        source: The real path of the folder. No part of this path is a link.
         target: The path of the copy.
         root: The folder within which links stay links.
         above: The paths of the folders that are being copied, from the outermost to ``source``.
@@ -211,8 +212,8 @@ def link_within(link: str, root: str) -> str | None:
 def _climbs_out(target: str, folder: str) -> bool:
     """Return whether the target of a relative link passes through a folder outside the root.
 
-    Such a target may enter the root again by the root's name. In a copy, the root has another name, and the link would
-    be broken.
+    Such a target may lead back into the root by the root's name. In a copy, the root has a different name, and the link
+    would be broken.
 
     Args:
         target: The link's target, relative to ``folder``.

@@ -1,4 +1,4 @@
-"""Write files atomically, read damaged JSON as empty, and return the cache's folder."""
+"""Write files atomically, read JSON files that may be missing or damaged, and find the folder of the cache."""
 
 from __future__ import annotations
 

@@ -19,14 +19,14 @@ from container.system.files import names_in
 from container.system.removing import remove_tree
 
 PREFIX = "fleetfit-"
-#: A job's folder, as ``mkdtemp`` names it.
+#: Pattern of the name of a job's private folder, which ``mkdtemp`` creates.
 NAME = re.compile(re.escape(PREFIX) + "[a-z0-9_]{8}")
-#: The folders of importers have no maker's file, as they are removed when they are empty. No other program uses such
-#: names.
+#: Pattern of the name of an importers' folder (see :mod:`container.system.importers`). Such a folder does not contain
+#: :data:`NOTE`, because it is removed as soon as it is empty. No other program uses such names.
 _OF_IMPORTERS = re.compile(re.escape(PREFIX) + r"(imports-[0-9a-f]{8}|kept-\d+-[0-9a-f]{8})")
-#: The file that names a folder's maker: the pid, start time and PID namespace of a process.
+#: The file that identifies the process that has created a folder, by its pid, start time and PID namespace.
 NOTE = ".fleetfit-made-by"
-#: Each host of a job has one more folder here, whose name begins with that of the job's folder.
+#: Each host of a job has a second folder, in shared memory. Its name begins with the name of the job's private folder.
 SHARED_MEMORY = "/dev/shm"
 
 #: mpirun splits its parameters at spaces, and passes paths unquoted to a shell.
@@ -86,9 +86,9 @@ def claim(folder: Path) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return True if fleetfit has created a folder, and the process that has created the folder has ended.
+    """Return whether fleetfit has created a folder, and the process that has created the folder has ended.
 
-    Other processes may still use the folder.
+    A folder of importers always counts as abandoned. Other processes may still use an abandoned folder.
     """
     if _OF_IMPORTERS.fullmatch(folder.name):
         return True

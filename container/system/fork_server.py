@@ -1,4 +1,4 @@
-"""Fork a process for each request that arrives over a socket. A request also carries descriptors."""
+"""Serve requests over a unix socket: fork a process for each request. Clients pass file descriptors with a request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _MOST_DESCRIPTORS = 4
 
 def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
     """Send a message to a client. Ignore the error if the client has ended."""
-    with contextlib.suppress(OSError):  # the end of the client is noticed when its connection is read
+    with contextlib.suppress(OSError):  # the server notices that the client has ended when it reads the connection
         sock.sendall(json.dumps(message).encode() + b"\n")
 
 
@@ -29,7 +29,7 @@ class ForkServer(abc.ABC):
 
     Args:
         listener: The listening socket to which clients connect.
-        name: The name that this process gets.
+        name: The name of this process in ps and top.
     """
 
     def __init__(self, listener: socket.socket, name: str) -> None:
@@ -37,7 +37,7 @@ class ForkServer(abc.ABC):
         listener.setblocking(False)
         self._listener = listener
         self.peers: dict[int, socket.socket] = {}  # by descriptor
-        self._forked: dict[int, socket.socket] = {}  # by pid, the client that has requested it
+        self._forked: dict[int, socket.socket] = {}  # pid of a forked process -> connection of the client that asked
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
 
@@ -130,7 +130,7 @@ class ForkServer(abc.ABC):
 
     @abc.abstractmethod
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        """Answer a client's request.
+        """Tell a client whether a process was forked for its request.
 
         Args:
             sock: The connection to the client.

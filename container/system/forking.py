@@ -35,23 +35,23 @@ def descriptors() -> dict[int, str]:
 def obstacle(before: Mapping[int, str], own: Collection[int]) -> str | None:
     """Return the first reason why this process must not be forked. Return None if there is no reason.
 
-    A reason is a state that a fork would not copy or would share, such as threads or open files, or a script that is
-    traced.
+    A reason is something that a fork would not copy, such as threads, or would share, such as open files. A script that
+    is traced is also a reason.
 
     Args:
-        before: The descriptors before the modules were imported.
+        before: The result of :func:`descriptors` before the modules were imported.
         own: The descriptors that this process itself has opened and that may be shared.
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    if (pid := fork()) == 0:  # makes numerical libraries stop their threads until the next use
+    if (pid := fork()) == 0:  # a fork makes numerical libraries stop their threads until the next use
         os._exit(0)
     os.waitpid(pid, 0)
     opened = {path for fd, path in descriptors().items() if before.get(fd) != path and fd not in own}
-    # sockets and pipes have numbers
+    # the targets of sockets and pipes, such as socket:[123], contain a number, which is omitted
     opened = {path if path.startswith("/") else f"a {path.partition(':')[0]}" for path in opened}
     files = sorted(opened - {"/dev/null", "/dev/urandom"})
-    custom = PathFinder.find_spec("sitecustomize")  # a distribution's own only looks for a crash reporter
+    custom = PathFinder.find_spec("sitecustomize")  # a Linux distribution's own sitecustomize is harmless
     with open(f"/proc/self/task/{os.getpid()}/children") as children:
         reasons = {
             "a module starts threads when it is imported": len(os.listdir("/proc/self/task")) > 1,

@@ -1,6 +1,7 @@
 """List the importers of a machine. Each importer has a file that describes it, beside the importer's socket.
 
-See :mod:`container.toolkit.importer`. A kept importer waits for the next job of the same user and fleetfit home.
+An importer is a process that has imported the packages of a script. Ranks are forked from it, so that they start faster
+(see :mod:`container.toolkit.importer`). A kept importer waits for the next job of the same user and fleetfit home.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from container.system import files
 
 @dataclasses.dataclass(frozen=True)
 class KnownImporter:
-    """An importer, as its file describes it.
+    """The facts about an importer that its file contains.
 
     Attributes:
         pid: The pid of the importer.
@@ -97,7 +98,7 @@ def forget(place: Path) -> None:
     with contextlib.suppress(OSError):  # another importer has removed the folder, or still uses it
         folder = os.open(place.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
-            fcntl.flock(folder, fcntl.LOCK_EX)  # held by any process that starts an importer
+            fcntl.flock(folder, fcntl.LOCK_EX)  # a process that starts an importer holds this lock
             if all(one.place != place for one in noted(place.parent)):
                 remove(place)
         finally:

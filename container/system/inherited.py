@@ -1,5 +1,7 @@
-"""Compare what two processes have inherited besides their environment, and take over such properties from another
-process.
+"""Compare the properties that two processes have inherited besides their environment, and take over some of them.
+
+An importer uses this module. A process that is forked from the importer replaces a process that a toolkit or mpirun has
+started, and must have the same properties as that process.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ _NAMESPACES = ("ipc", "mnt", "net", "pid", "user", "uts")
 
 
 def traits(pid: int) -> dict[str, Any]:
-    """Return the properties of a process that a fork of another process cannot be given."""
+    """Return the properties of a process that a different process cannot take over with :func:`take_over`."""
     status = _status(pid)
     return {
         "cores": sorted(os.sched_getaffinity(pid)),
@@ -28,8 +30,10 @@ def traits(pid: int) -> dict[str, Any]:
 
 
 def difference(pid: int) -> str | None:
-    """Return why this process or its forks cannot take over the properties of a process. Return None if these
-    properties are equal.
+    """Return the first property (see :func:`traits`) in which a process differs from this process, as an error message.
+    Return None if all these properties are equal.
+
+    Because of such a difference, a fork of this process cannot replace the process.
     """
     own = traits(os.getpid())
     return next((f"its {name} differ" for name, theirs in traits(pid).items() if theirs != own[name]), None)
@@ -44,7 +48,7 @@ def take_over(pid: int) -> None:
         Path("/proc/self/oom_score_adj").write_text(score, encoding="ascii")
     for number in _LIMITS:
         theirs = resource.prlimit(pid, number)
-        if resource.getrlimit(number) != theirs:  # the kernel may refuse even the same limits
+        if resource.getrlimit(number) != theirs:  # the kernel may refuse to set a limit even to its current value
             resource.setrlimit(number, theirs)
 
 

@@ -1,6 +1,4 @@
-"""Send and receive frames (:mod:`container.contract.frames`) on the loop, over a connection whose descriptors may be of
-any kind.
-"""
+"""Send and receive frames (:mod:`container.contract.frames`) on the loop, over sockets or pipes."""
 
 from __future__ import annotations
 
@@ -13,7 +11,8 @@ from container.contract.messages import Message, MessageError
 from container.system.loop import Loop
 
 _READ_SIZE = 1 << 18
-#: Streams pause while more bytes than the first number are unsent, and resume at the second number.
+#: Streams pause when more bytes than the first number are unsent. They resume when at most the second number of bytes
+#: is unsent.
 _HIGH, _LOW = 4 << 20, 1 << 20
 
 
@@ -31,10 +30,11 @@ class LinkHandler(Protocol):
 
 
 class HostLink:
-    """One end of a connection.
+    """One end of a connection that transfers frames.
 
-    :meth:`send` accepts messages at any time. A stream, which :meth:`add_reader` adds, pauses while the peer reads
-    slowly.
+    :meth:`send` accepts messages at any time. :meth:`add_reader` adds a stream, which is a descriptor whose data the
+    caller forwards to the peer. Streams pause while the peer reads slowly, so that unsent data does not fill the
+    memory.
 
     Args:
         loop: The loop that reads and writes the data.
@@ -101,7 +101,7 @@ class HostLink:
         except BlockingIOError:
             self._loop.add_writer(self._write, self._flush)
         except OSError as error:
-            # The reader notices the end as well, after it has read the peer's last messages.
+            # The end of the connection is reported by the next read, after the peer's last messages were received.
             self._outgoing.clear()
             self._loop.remove_writer(self._write)
             if not isinstance(error, BrokenPipeError | ConnectionResetError):

@@ -1,5 +1,5 @@
-"""Lock files. The kernel releases a lock when the last process that holds its descriptor ends, even if the process is
-killed.
+"""Take and test locks on files. The kernel releases a lock when the last process that has its descriptor open ends,
+even if the process is killed.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ import os
 import time
 from pathlib import Path
 
-#: How long :func:`take_from_askers` waits for processes that only test the lock, and its pause between two tries, in
-#: seconds.
+#: How long :func:`take_from_askers` waits for processes that only test the lock, and the pause between its attempts to
+#: take the lock, in seconds.
 _ASKING_S = 5.0
 _PAUSE_S = 0.002
 
@@ -68,7 +68,8 @@ def is_held(path: Path) -> bool:
     except FileNotFoundError:
         return False
     try:
-        # The lock is shared, so that two processes that test it at once do not take each other for the holder.
+        # The lock is shared, so that two processes that test it at the same time do not mistake each other for its
+        # holder.
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
     except BlockingIOError:
         return True

@@ -1,7 +1,7 @@
 """Run callbacks for descriptors, timers, signals and child processes in one thread: the event loop.
 
-The processes on a job's hosts (agent, toolkit and rank wrapper) run :class:`SelectorLoop`. Dozens of these processes
-are started, and each would otherwise have to import asyncio. The supervisor runs asyncio
+The processes on a job's hosts (agent, toolkit and rank wrapper) run :class:`SelectorLoop`. A job starts dozens of these
+processes, and importing asyncio would delay each of them. The supervisor runs asyncio
 (:mod:`container.system.asyncio_loop`). Code that runs on both loops uses only the methods that both loops have.
 """
 
@@ -44,8 +44,8 @@ class Children:
         self._children: dict[int, Callable[[int], None]] = {}
 
     def on_child(self, pid: int, callback: Callable[[int], None]) -> None:
-        """Call ``callback`` with the wait status when a child process ends. This method must be called before the loop
-        continues.
+        """Call ``callback`` with the wait status when a child process ends. Call this method before the loop runs again
+        after the child's start. Otherwise the loop may collect the wait status without calling ``callback``.
         """
         self._children[pid] = callback
 
@@ -196,7 +196,7 @@ class SelectorLoop(Children):
             if events & event
         ]
         for call in due:
-            if not call.cancelled:  # a callback before it may have cancelled it
+            if not call.cancelled:  # an earlier callback may have cancelled this call
                 call.callback()
         now = time.monotonic()
         while self._timers and self._timers[0][0] <= now:
@@ -206,4 +206,4 @@ class SelectorLoop(Children):
 
 
 def _noticed(number: int, frame: object) -> None:
-    """Do nothing. A signal needs a handler in Python, because the wake-up descriptor does not report other signals."""
+    """Do nothing. This handler is needed because the wake-up descriptor reports only signals that have a handler."""

@@ -87,10 +87,11 @@ def free_bytes(path: Path) -> int | None:
 
 
 def gpus(environment: Mapping[str, str] = os.environ, proc: Path = Path("/proc/driver/nvidia/gpus")) -> tuple[str, ...]:
-    """Return the names of the NVIDIA GPUs that a program with these variables sees, without loading a driver library.
+    """Return the names of the NVIDIA GPUs that a program with the given environment variables sees. No driver library
+    is loaded.
 
     Args:
-        environment: The program's variables. ``CUDA_VISIBLE_DEVICES`` hides devices.
+        environment: The program's environment variables. ``CUDA_VISIBLE_DEVICES`` hides devices.
         proc: The folder in which the driver lists the GPUs.
     """
     names: list[str] = []

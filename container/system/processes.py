@@ -2,8 +2,8 @@
 
 After :func:`become_subreaper`, every descendant of this process stays a descendant, whatever it does (double forks,
 ``setsid``). :func:`end_descendants` therefore kills all descendants. Processes started by :func:`spawn` get a death
-signal, so that they end when this process is killed. Processes that *they* have started are then adopted by the next
-subreaper above this process.
+signal, so that they end when this process is killed. The next subreaper above this process then adopts the processes
+that *they* have started.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def spawn(
         new_session: Whether the program leads a new session.
         new_group: Whether the program leads a new process group.
         nice: The amount by which the program's priority is lowered.
-        blocked: The signals that are blocked until the program accepts them. All other signals are unblocked.
+        blocked: The signals that are blocked when the program starts. All other signals are unblocked.
 
     Returns:
         The pid of the program. The caller must collect its wait status.
@@ -106,7 +106,7 @@ def spawn(
         OSError: the program could not be started. ``filename`` is ``argv[0]``, or ``cwd`` if ``cwd`` has caused the
             error.
     """
-    import subprocess  # not at the top, as a rank's wrapper starts nothing
+    import subprocess  # not at the top, because a rank's wrapper imports this module but does not start programs
 
     parent = os.getpid()
 
@@ -136,7 +136,7 @@ def spawn(
         )
     except (ValueError, subprocess.SubprocessError) as error:  # a NUL, or text that cannot be encoded
         raise OSError(errno.EINVAL, str(error), argv[0]) from error
-    process.returncode = 0  # the caller reaps it
+    process.returncode = 0  # so that subprocess does not collect the wait status, which the caller must collect
     return process.pid
 
 
@@ -205,7 +205,7 @@ def _stat(pid: int) -> list[str]:
     """Return the fields of ``/proc/PID/stat``, beginning with the state. Return an empty list if the process does not
     exist.
     """
-    # The command's name may hold spaces and parentheses: the fields start after the last one.
+    # The command's name may contain spaces and parentheses. The fields start after the last closing parenthesis.
     return _read(f"/proc/{pid}/stat").rpartition(")")[2].split()
 
 
@@ -260,7 +260,7 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
     while True:
         reaped, any_left = reap()
         ended.update(reaped)
-        # A subreaper without children has no descendants: orphans would be its children.
+        # A subreaper without children has no descendants, because orphaned descendants become its children.
         left = descendants(spare=spare) if any_left else []
         if not left or time.monotonic() > until:
             ended.update(reap()[0])
@@ -293,7 +293,7 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
     poll.register(process, select.POLLIN)
     while not poll.poll(0):
         left = descendants(pid)
-        for one in left or [pid]:  # the process itself last: its descendants would become others' children
+        for one in left or [pid]:  # the process itself last, because other processes would adopt its descendants
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(one, signal.SIGKILL)
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""Judge whether the ranks of a job make progress."""
+"""Detect that no rank of a job makes progress any more, and end the job."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from container.system.loop import Loop
 
 #: The time that ranks have to print their stacks, in seconds.
 DUMP_TIME = 0.7
-#: How long after :data:`DUMP_TIME` the verdict waits for reports of hosts, in seconds.
+#: How long after :data:`DUMP_TIME` the judge waits for the hosts' reports before it fails the job, in seconds.
 _REPORTS = 3.0
 
 
@@ -80,7 +80,8 @@ class ProgressJudge(abc.ABC):
         Args:
             host: The host's name.
             places: The position in the code of each of the host's processes.
-            missing: For each rank, the tensors that, according to Horovod, the other ranks wait for.
+            missing: For each rank, the tensors that, according to Horovod, the other ranks wait for because this rank
+                has not submitted them.
         """
         self.places[host] = places
         self.missing.update({int(rank): tensors for rank, tensors in missing.items()})

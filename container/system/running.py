@@ -1,6 +1,6 @@
 """Run a job's processes on one machine, and kill their descendants.
 
-The caller may be in this process, or on another machine and connected to this process.
+The caller is code in this process, or a supervisor on a different machine that is connected to this process.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class OutputFollower(Protocol):
 
 
 class Runner:
-    """Start processes, and pass their output and their ends to receivers.
+    """Start processes, and report their output and their ends to followers (:class:`OutputFollower`).
 
     Args:
         loop: The loop of this process. This process must be a subreaper.
         environment: The variables that all processes get.
         protected: The pids of other children of this process. These children are not killed with the job's processes.
-            The pids of importers that are kept for other jobs are added to the set.
+            The runner adds the pids of importers that are kept for other jobs (see :mod:`container.system.importers`).
         readers: The loop or link that reads the output. If None, ``loop``.
     """
 
@@ -101,10 +101,13 @@ class Runner:
         tidies: bool = False,
         pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
-        """Start a process. See :meth:`estimators.backends.hosts.provider.Host.run`.
+        """Start a process. See :meth:`estimators.backends.hosts.provider.Host.run` for most of the arguments.
 
         Args:
-            apart: Whether standard error is separate from the output.
+            follower: The receiver of the process's output and of its end.
+            cwd: The working directory of the process.
+            apart: Whether the follower gets standard error separately from standard output.
+            pass_fds: Further descriptors that stay open in the process under the same numbers.
         """
         environment = {**self._environment, **env}
         passed = list(pass_fds)
@@ -135,7 +138,8 @@ class Runner:
                     stdout=output_write,
                     stderr=errors_write,
                     pass_fds=passed,
-                    # A process with a lifeline must first end its children; one that tidies waits for the signal.
+                    # A process with a lifeline must end its children before it ends. A process that tidies gets
+                    # SIGTERM.
                     death_signal=0 if lifeline else signal.SIGTERM if tidies else signal.SIGKILL,
                     blocked=(signal.SIGTERM,) if tidies else (),
                     new_session=session,
@@ -160,7 +164,7 @@ class Runner:
         process.ended = True
         process.close_input()
         if leads and killed_by is not None:
-            # The process could not end its children, which this process has adopted as their subreaper.
+            # The killed process could not end its children. This process, a subreaper, has adopted them.
             self.abort(self.running)
         if leads and self._kept is not None:
             self._protected.update(importers.pids(self._kept))
@@ -173,7 +177,7 @@ class Runner:
     def abort(self, spare: Collection[RunningProcess] = ()) -> None:
         """Kill all processes of the job with SIGKILL, except the protected processes and those in ``spare``."""
         spared = {*self._protected, *(process.pid for process in spare)}
-        # importers of other jobs' hosts may be among the descendants; a host's own importer ends with its toolkit
+        # importers that other jobs' hosts use may be among the descendants; a host's own importer ends with its toolkit
         for folder in (self._importers, self._kept):
             spared.update(importers.pids(folder) if folder is not None else ())
         self._loop.end_descendants(spare=spared)
@@ -234,7 +238,7 @@ class _Output:
     def drain(self) -> None:
         """Read the remaining output, and close the descriptor.
 
-        Output that is written later comes from another process.
+        The process has ended. Later output would come from a process that has inherited the descriptor.
         """
         while self._fd >= 0 and self.read():
             pass
@@ -248,12 +252,12 @@ class _Output:
 
 
 class RunningProcess:
-    """A process that was started here. After the end of the process, data and signals for it are dropped.
+    """A process that a :class:`Runner` has started. After the end of the process, data and signals for it are dropped.
 
     Attributes:
         pid: The pid of the process; -1 if it could not be started.
         ended: Whether this program knows that the process has ended.
-        outputs: The outputs of the process that are read.
+        outputs: The standard output of the process and, if it is read separately, its standard error.
     """
 
     def __init__(self, loop: Loop, pid: int, input_fd: int, runtime: Path | None) -> None:
@@ -283,7 +287,7 @@ class RunningProcess:
         except BlockingIOError:
             self._loop.add_writer(self._input, self._flush)
             return
-        except OSError:  # the process reads no more
+        except OSError:  # the process no longer reads its input
             self._unwritten.clear()
         self._loop.remove_writer(self._input)
         if self._closing:

@@ -1,4 +1,6 @@
-"""List the files in a folder of checkpoints that are synchronized with S3 or with the job's local folder."""
+"""List the files of a checkpoint folder that must be synchronized with S3 or with the job's folder on the supervisor's
+machine.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,13 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
-#: The Checkpointer's folders (``container.checkpoint.store``, which needs numpy).
+#: Pattern of the names of the Checkpointer's folders. The pattern is defined here, because
+#: ``container.checkpoint.store`` needs numpy.
 CHECKPOINT = re.compile(r"checkpoint-\d+-step-\d+")
 #: The file that the Checkpointer writes last; a checkpoint without it is incomplete.
 MANIFEST = "manifest.json"
-#: Temporary or private files of the Checkpointer, and of the processes that transfer checkpoints.
+#: Pattern of the names of files that are not synchronized: temporary or private files of the Checkpointer, and of the
+#: processes that transfer checkpoints.
 PASSING = re.compile(r"\.((staging|trash)-checkpoint-.+|lock|.+\.partial|[^.].*\.[0-9a-f]{8}|nfs[0-9a-f]+)")
 
 
@@ -30,7 +34,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Find the entries below a folder that are synchronized: files, links to entries in the folder, and empty folders.
+    """Find the entries below a folder that must be synchronized: files, links to entries in the folder, empty folders.
 
     The names of empty folders end in a slash.
 
@@ -40,8 +44,8 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
             inside another linked folder.
 
     Yields:
-        The entry's name and status. The status is None for a link to any other path, because such a link is not
-        synchronized.
+        The entry's name and status. The status is None for a link whose target is missing or is outside the folder,
+        because such a link is not synchronized.
     """
     real = os.path.realpath(root)
     waiting = [("", False)]
@@ -73,7 +77,9 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
-    """Return two facts of an entry that a transfer does not change. See :func:`files_below`."""
+    """Return two numbers that show whether an entry has changed. A transfer does not change the numbers. See
+    :func:`files_below`.
+    """
     if stat.S_ISLNK(status.st_mode):
         return zlib.crc32(os.fsencode(target(path))), 0
     return (status.st_size, status.st_mtime_ns) if stat.S_ISREG(status.st_mode) else (0, 0)

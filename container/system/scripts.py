@@ -11,12 +11,12 @@ from typing import Any
 
 
 def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dict[str, Any]:
-    """Prepare this process as the interpreter does before it runs a script, except for ``sys.path``.
+    """Prepare this process as the interpreter prepares itself before it runs a script. ``sys.path`` is not changed.
 
     Args:
         command: The command line: the interpreter, its options, the script and the script's arguments.
         script: The path of the script.
-        begin: The names that the interpreter has defined in the current ``__main__`` module.
+        begin: The names and values that the interpreter has defined in the current ``__main__`` module.
 
     Returns:
         The namespace of the new ``__main__`` module, in which the script must be run.

@@ -1,4 +1,4 @@
-"""Use unix sockets in folders whose paths are longer than the address of a socket may be."""
+"""Use unix sockets in folders whose paths are too long for the address of a unix socket."""
 
 from __future__ import annotations
 

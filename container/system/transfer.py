@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Done = Callable[[str | None], None]
 
 _PIECE = 1 << 18
-#: How long :meth:`Transfers.close` waits for unpacking to stop, in seconds.
+#: How long :meth:`Transfers.close` waits until unpacking has stopped, in seconds.
 _STOP_S = 30.0
 
 
@@ -46,7 +46,7 @@ class Transfers:
         self._background = background
         self.folder = folder
         self._arriving: dict[int, tuple[IO[bytes], Path, Done]] = {}
-        self._unpacking: list[threading.Event] = []  # set when it is done
+        self._unpacking: list[threading.Event] = []  # one for each archive; set when the archive was unpacked
         self._closed = threading.Event()
 
     def send(self, number: int, sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
@@ -143,7 +143,7 @@ class Transfers:
 
 
 class _Arrived:
-    """A received archive. Reading it fails after the transfers were closed."""
+    """A received archive. After :meth:`Transfers.close`, reading raises an error, so that the unpacking stops."""
 
     def __init__(self, file: IO[bytes], closed: threading.Event) -> None:
         self._file = file
@@ -205,7 +205,7 @@ def _add(tar: tarfile.TarFile, path: str, name: str, status: os.stat_result) -> 
     entry.uname = entry.gname = ""
     if entry.issym() and entry.linkname.startswith("/"):
         entry.linkname = saved.target(path)
-    if entry.islnk():  # a hard link: sent as a file of its own, as the copies may be separate
+    if entry.islnk():  # a hard link is sent as an ordinary file: the copies need not share their content
         entry.type = b"0"
         entry.size = status.st_size
         entry.linkname = ""

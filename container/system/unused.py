@@ -42,18 +42,18 @@ def unused_folders(now: float | None = None) -> list[Path]:
 
 
 def _sign(path: Path) -> str:
-    """Return the text that identifies a process as a user of a folder, for example in the process's environment.
+    """Return the text to search for in the environment and the open files of processes that may use a folder.
 
-    The text is the folder's path. For a folder in shared memory, the text is the name of the job's folder.
+    The text is the folder's path. For a folder in shared memory, the text is the name of the job's private folder.
     """
     match = folders.NAME.match(path.name)
     return f"/{match[0]}" if match and str(path.parent) == folders.SHARED_MEMORY else str(path)
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Return those of the given texts that occur in the facts of a process or in the path of a bound unix socket.
+    """Return those of the given texts (see :func:`_sign`) that a process or the path of a bound unix socket contains.
 
-    A process's facts are its environment, its command line, its working folder and its open files.
+    The environment, the command line, the working directory and the open files of each process are searched.
     """
     used: set[str] = set()
     for pid in own_processes():
@@ -64,7 +64,7 @@ def _used_folders(folders: set[str]) -> set[str]:
             texts += [read_proc_link(pid, f"fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
         for text in texts:
             used.update(folder for folder in folders - used if folder in text)
-    # The kernel lists the paths of bound unix sockets here, whatever process holds them.
+    # The kernel lists the paths of all bound unix sockets in this file, also of sockets of other users' processes.
     with contextlib.suppress(OSError):
         sockets = Path("/proc/net/unix").read_text(encoding="utf-8", errors="replace")
         used.update(folder for folder in folders - used if folder in sockets)

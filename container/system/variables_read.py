@@ -7,14 +7,14 @@ import sys
 from collections.abc import Iterator
 from typing import ClassVar
 
-#: Prefixes of the variables that the interpreter reads when it starts, or libraries when they are loaded.
+#: Prefixes of the variables that the interpreter reads when it starts, or that libraries read when they are loaded.
 _READ_AT_LOAD = (
     *("ABSL_", "ACC_", "BLIS_", "CUDNN_", "DISABLE_HOST_", "DNNL_", "GCS_", "GFORTRAN_", "GLIBC_", "GOMP_", "GOTO_"),
     *("GRPC_", "HDF5_", "HOROVOD_AUTOTUNE_", "INTEL_", "I_MPI_", "JAX_", "KERAS_", "KINETO_", "KMP_", "LANG", "LC_"),
     *("LD_", "LLVM_", "MALLOC_", "MKL", "MPI_", "NPY_", "NUMPY_", "OMP_", "ONEDNN_", "OPENBLAS_", "OPENSSL_", "PYTHON"),
     *("PYTORCH_", "TF_CPP_", "TF_ENABLE", "TF_USE_", "TORCH_", "TZ", "UCX_"),
 )
-#: Modules that iterate over all variables while they are imported, but use only those with this prefix.
+#: Module that iterates over all variables while it is imported -> prefix of the only variables that the module uses.
 _LOOKED_FOR = {"tqdm.utils": "TQDM_"}
 
 

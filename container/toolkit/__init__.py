@@ -1,1 +1,5 @@
-"""Run the training on a host: the training process, and the ranks that it starts. Needs the standard library only."""
+"""Run the training on one host. The toolkit is the process that prepares the host and starts the ranks, which run the
+user's script.
+
+This package needs only the standard library.
+"""

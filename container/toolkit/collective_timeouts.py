@@ -1,4 +1,4 @@
-"""Find the collective operation of PyTorch that timed out in a rank's output, and the operation's time limit. Pure."""
+"""Find in a rank's output which of PyTorch's collective operations timed out, and after what time. Pure."""
 
 from __future__ import annotations
 

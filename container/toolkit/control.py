@@ -1,7 +1,8 @@
 """Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects to it.
 
-The first message is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection that begins with another
-message, or whose token is not the job's token. The end of a connection means that the peer is lost.
+The first message of a host is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection that begins with a
+different message, or whose token is not the job's token. When a connection ends, the host at its other end counts as
+lost.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from container.contract.messages import Message
 from container.system.connection import BACKLOG, Connection
 from container.system.loop import Loop, Timer
 
-#: How many seconds an unknown connection has to send "hello".
+#: Time limit for the message "hello" of a new connection, in seconds.
 HELLO_TIMEOUT = 10.0
 
 
@@ -33,7 +34,7 @@ class HostsListener(Protocol):
 
 
 class MasterListener(Protocol):
-    """A receiver of events about algo-1, on another host."""
+    """A receiver of events about algo-1, on every other host."""
 
     def master_joined(self) -> None:
         """Handle the beginning of the connection."""
@@ -130,13 +131,13 @@ class ControlServer:
 
 
 class ControlClient:
-    """The client on another host. The client tries to connect to algo-1 until the deadline.
+    """The client on every host except algo-1. The client tries to connect to algo-1 until the deadline.
 
     Args:
         loop: The event loop.
         address: The name or address, and the port, of algo-1's toolkit.
         master: The receiver of events about algo-1.
-        hello: The name of this host.
+        hello: The name of this host, for the message "hello".
         token: The job's secret. None if there is no secret.
         deadline: The value of ``time.monotonic()`` after which the client stops trying.
     """
@@ -189,7 +190,7 @@ class ControlClient:
             return
         left = self._deadline - time.monotonic()
         try:
-            # A host that is not running yet refuses at once or does not resolve; a dead address takes the whole second.
+            # This fails at once if algo-1 is not running yet, and after a second if the address does not answer.
             sock = socket.create_connection(self._address, timeout=min(1.0, max(0.01, left)))
         except OSError as error:
             if left <= 0:

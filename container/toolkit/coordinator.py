@@ -1,7 +1,7 @@
 """Decide for all hosts, on algo-1: which hosts are ready, which host failed first, and when the job is over.
 
-The state is plain data without input or output, so that the rules can be tested as data. A host's message is the input,
-and the message to all hosts is the output.
+The coordinator has no connections, so that its rules can be tested without hosts. The caller passes in a host's
+message, and gets back the message to send to all hosts.
 
 The hosts' messages: ``ready`` (with the ports that are reserved for the host), ``raised`` (a process's uncaught
 exception; the message about the process's end follows soon), ``survived`` (the process ended normally nevertheless),
@@ -20,8 +20,8 @@ from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
 from container.toolkit.evidence import RankEvidence
 
-#: Causes of failures that may result from a rank's exception before that rank ends: for example, Horovod's exit handler
-#: waits for the other ranks.
+#: Causes of failures that may be consequences of a rank's exception. Such a failure may be reported before the rank
+#: with the exception ends. For example, Horovod's exit handler makes that rank wait for the other ranks.
 _CONSEQUENCES = (Cause.PROCESS, Cause.LAUNCH)
 
 
@@ -40,7 +40,7 @@ class Coordinator:
 
     Args:
         hosts: The names of all hosts. The first is this host.
-        start_timeout: The longest time for which a host may send no message before it is ready, in seconds.
+        start_timeout: The longest time between two messages of a host that is not ready yet, in seconds.
         now: The current time, in seconds of a monotonic clock.
 
     Attributes:
@@ -108,13 +108,14 @@ class Coordinator:
 
     @property
     def all_done(self) -> bool:
-        """Return whether all hosts are done. Then :meth:`finish` or :meth:`fail` can decide the job's outcome."""
+        """Return whether all hosts are done. The caller then calls :meth:`finish` or :meth:`fail`."""
         return self.state is CoordinatorState.RUNNING and not self.running()
 
     def fail(self, failure: Failure) -> Message | None:
         """Handle a failure.
 
-        The first failure to arrive is the job's failure. Later failures are its consequences.
+        The first failure to arrive is the job's failure. Later failures count as its consequences. If a process has
+        reported an exception, failures that may be its consequences are held back until that process has ended.
 
         Returns:
             The message for all hosts. None if no message must be sent.
@@ -131,9 +132,7 @@ class Coordinator:
         return {"op": "end", "failure": failure.to_dict()}
 
     def lost(self, host: str, reason: str, now: float) -> Message | None:
-        """Handle the end of a host's connection. The end of the connection is a failure unless the host is being
-        stopped or ended.
-        """
+        """Handle the end of a host's connection. This is a failure, except while the job is being stopped or ended."""
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
@@ -177,7 +176,7 @@ class Coordinator:
 
     @property
     def everybody_ended(self) -> bool:
-        """Return whether every other host has ended."""
+        """Return whether all hosts except algo-1 have ended."""
         return self.ended >= set(self._hosts[1:])
 
     def finish(self) -> Message:

@@ -14,13 +14,13 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from container.contract.plan import Plan, Role
 
-#: The calls that are detected, for messages.
+#: The calls that fleetfit detects, as its messages list them.
 LOOKED_FOR = (
     "hvd.init(), MPI_Init (mpi4py), container.distributed.init(), tf.distribute.Server, MultiWorkerMirroredStrategy, "
     "ParameterServerStrategy, torch.distributed.init_process_group(), jax.distributed.initialize()"
 )
 
-#: Reactions to such a job.
+#: Reactions to a job whose ranks did not communicate with each other.
 MODES = ("warn", "fail")
 
 
@@ -56,7 +56,9 @@ class RankEvidence:
 
     @property
     def joined(self) -> list[str]:
-        """Return the ways in which the rank has joined others. Return an empty list if it has joined no others."""
+        """Return the ways in which the rank has joined other ranks, such as "Horovod". Return an empty list if it has
+        joined none.
+        """
         return [how for every in self._joined.values() for how in every]
 
     @property
@@ -79,7 +81,7 @@ class RankEvidence:
         silent = []
         for pid, how in self._joined.items():
             counts = self._closed.get(pid, {}).get("exchanges") or {}
-            # An MPI program's exchanges cannot be counted; a server only serves.
+            # The exchanges of MPI programs and of TensorFlow's servers are not counted.
             counted = [library for library in counts if any(library in name for name in how)]
             if not counted or len(counted) < len(how):
                 return None
@@ -155,7 +157,7 @@ def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | No
 
 
 def failure(text: str, host: str) -> Failure:
-    """Return the failure of a job that was not distributed and has the option ``on_undistributed="fail"``."""
+    """Return the failure for a job that was not distributed, but runs with the option ``on_undistributed="fail"``."""
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} The job fails because RunOptions(on_undistributed='fail') is set.",

@@ -1,4 +1,4 @@
-"""Measure the use of the host's NVIDIA GPUs with the driver's library. Imported only if the host has GPUs."""
+"""Measure the use of the host's NVIDIA GPUs with the driver's library (NVML). Imported only if there are GPUs."""
 
 from __future__ import annotations
 

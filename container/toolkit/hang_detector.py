@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class ProgressWatch:
-    """Report a host's observations to the judge of the job's progress.
+    """Report to the judge of the job's progress whether this host's ranks are active, and where they wait.
 
     Args:
         loop: The event loop.

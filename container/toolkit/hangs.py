@@ -1,8 +1,8 @@
-"""Describe which ranks of a job without progress wait, and in which operation.
+"""Describe where each rank waits in a job that makes no progress.
 
-Progress is anything that a rank prints or reports, except Horovod's warnings that it waits. The hook in every rank's
-interpreter (:mod:`container.hook`) registers Python's ``faulthandler``, which prints the stacks. Therefore a rank that
-waits in native code answers too.
+Progress is anything that a rank prints or reports, except Horovod's warnings about missing ranks. The toolkit requests
+the stacks of a rank with a signal. The hook in every rank's interpreter (``container/hook``) has registered Python's
+``faulthandler``, which then prints the stacks, even while the rank waits in native code.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from pathlib import Path
 from container.system import processes
 from container.system.progress import DUMP_TIME
 
-#: The signal that requests the stacks. A process without a handler ignores this signal: between the check for a handler
-#: and the signal, Python may exit, or become another program by ``exec``. Scripts hardly use the signal, and programs
-#: that do (Go's runtime) tolerate additional ones.
+#: The signal that requests the stacks. By default, a process ignores SIGURG. Therefore the signal does no harm if the
+#: handler has disappeared since the check for it, because Python has shut down or has called ``exec``. Scripts hardly
+#: use this signal. Programs that use it (Go's runtime) tolerate additional signals.
 STACK_SIGNAL = int(signal.SIGURG)
 
 #: Description of a suspended process.
@@ -47,7 +47,8 @@ _COMPILED = ("/polymorphic_function/", "/eager/def_function.py", "/python/client
 _WARNING = re.compile(rb"\bstall_inspector\.cc:\d+\] ")
 _MISSING = re.compile(rb"(?P<rank>\d+)!?: \[(?P<tensors>.*)\]")
 _MORE = re.compile(rb"Missing ranks:|One or more rank \(marked by|" + _MISSING.pattern)
-#: Horovod writes a log line in several pieces: the beginning of such a line, with its time and severity.
+#: The beginning of one of Horovod's log lines, with the time and the severity. Horovod writes a log line in several
+#: pieces.
 _BEGINNING = re.compile(rb"\[[\d .:-]*(?:[TDIWEF](?: [^\]]*\]?)?)?")
 
 
@@ -60,7 +61,7 @@ class StallWarnings:
         self.missing: dict[int, str] = {}
 
     def is_progress(self, pieces: list[bytes], rest: bytes = b"") -> bool:
-        """Return whether a rank's output contains any text other than such warnings.
+        """Return whether a rank's output contains any text other than Horovod's warnings about missing ranks.
 
         Args:
             pieces: The lines of the output, with their terminators.
@@ -85,8 +86,8 @@ class StallWarnings:
 
 
 def main_stack(text: str) -> list[tuple[str, int, str]]:
-    """Return the frames of the main thread in the last dump, as ``(file, line, function)``. The innermost frame is the
-    first.
+    """Return the frames of the main thread in the last stack dump of a rank, as ``(file, line, function)``. The
+    innermost frame is the first.
 
     The main thread is recognised as the last thread, because faulthandler prints it last.
     """
@@ -151,8 +152,8 @@ def _module(frames: list[tuple[str, int, str]]) -> str:
 
 
 def ask(pid: int) -> bool:
-    """Request the stacks of a rank. If the rank's process has no handler (it may be a shell, for example), request the
-    stacks of its child processes.
+    """Request the stacks of a rank. If the rank's process has no handler for the signal, for example because it is a
+    shell, request the stacks of its child processes.
 
     Returns:
         Whether any process has a handler of the signal. Processes without a handler get no signal.
@@ -223,7 +224,7 @@ def without_stack(pid: int, *, asked: bool) -> str:
 def _kernel(pid: int) -> str:
     """Return a phrase that describes where in the kernel a process waits.
 
-    Return an empty text if this cannot be read.
+    Return an empty text if the kernel does not show this.
     """
     with contextlib.suppress(OSError):
         place = Path(f"/proc/{pid}/wchan").read_text(encoding="utf-8").strip()

@@ -1,9 +1,9 @@
-"""Run a host's processes of a job, from "ready" to the end of the last process.
+"""Run a job's processes on one host, from the end of the host's preparation to the end of the last process.
 
 :class:`container.toolkit.machine.HostMachine` decides what follows from events on this host.
-:class:`container.toolkit.coordinator.Coordinator`, on algo-1, decides for all hosts. The class in this module has the
-processes, the connections and the clock. The class passes events to the two other classes, and performs the resulting
-actions.
+:class:`container.toolkit.coordinator.Coordinator`, on algo-1, decides for all hosts. :class:`HostRuntime` owns the
+processes, the connections and the clock. It passes events to both of these classes, and performs the actions that they
+return.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ _BEAT = 2.0
 
 
 class HostRuntime(Runtime):
-    """Run a host's processes of a job.
+    """Run a job's processes on one host. The hosts of the job do not change.
 
     Args:
         loop: The event loop.
-        output: The receiver of lines and events.
+        output: The object that writes lines and events for the supervisor.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -154,7 +154,7 @@ class HostRuntime(Runtime):
         self.fail(Failure(cause=Cause.TIMEOUT, message=message, host=self._host))
 
     def _say_who_runs(self) -> None:
-        """Print, some time after rank 0's script has ended, why the job continues."""
+        """Print why the job continues after the end of rank 0's script, and which hosts it waits for."""
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
         if left:
             self._output.say(
@@ -175,8 +175,8 @@ class HostRuntime(Runtime):
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
-        """Stop the job on all hosts after SIGTERM, and give the ranks time to save. The second call ends this host at
-        once.
+        """Stop the job on all hosts: send SIGTERM to the ranks, and give them time to save. A second call ends this
+        host's processes at once.
         """
         self._handle(PlainEvent.STOP_ASKED)
 
@@ -196,7 +196,7 @@ class HostRuntime(Runtime):
             super()._instructed(message)
 
     def _kill_rank(self, rank: int, number: int) -> None:
-        """Send a signal to a rank of this host. Such a signal is an injected fault."""
+        """Send a signal to a rank of this host. The supervisor requests this to inject a fault."""
         for member in self._gang.ranks if self._gang is not None else ():
             if member.rank == rank and member.running and member.pid is not None:
                 with contextlib.suppress(ProcessLookupError):
@@ -233,7 +233,7 @@ class HostRuntime(Runtime):
         self._beat()
 
     def _beat(self) -> None:
-        """Send a message at intervals until all hosts run, and check whether other hosts have sent no message for too
+        """Send a sign of life at intervals, until all hosts are ready. On algo-1, also fail if a host is silent for too
         long.
 
         The preparation may take long, for example while requirements are installed. Therefore only the time without
@@ -249,14 +249,14 @@ class HostRuntime(Runtime):
         self._loop.call_later(min(_BEAT, self._settings.start_timeout / 4), self._beat)
 
     def _report(self, message: Message) -> None:
-        """Send a message to algo-1. If this host is algo-1, handle the message."""
+        """Send a message to algo-1. If this host is algo-1, handle the message directly."""
         if self._client is not None:
             self._client.send(message)
         else:
             self.host_said(self._host, message)
 
     def _tell(self, host: str, message: Message) -> None:
-        """Send a message to a host. If ``host`` is this host, handle the message."""
+        """Send a message to a host. If ``host`` is this host, handle the message directly."""
         if host == self._host:
             self.master_said(message)
         elif self._server is not None:
@@ -288,13 +288,14 @@ class HostRuntime(Runtime):
     def host_lost(self, host: str, reason: str) -> None:
         assert self._coordinator is not None
         if self._outcome is not None and host in self._coordinator.ended:
-            return  # the host has reported its end, from which nothing else follows
+            return  # the host has reported its end before: the lost connection is no failure
         self._tell_all(self._coordinator.lost(host, reason, time.monotonic()))
 
     def _judge_evidence(self, coordinator: Coordinator) -> Message | None:
-        """Return the message that ends the job when all hosts are done.
+        """Return the message to all hosts that ends the job after all hosts are done.
 
-        The message depends on whether the ranks communicated with each other.
+        The job fails if its ranks did not communicate with each other, and the user has chosen
+        ``on_undistributed="fail"``.
         """
         assert self._plan is not None
         text = evidence.judge(self._plan, coordinator.evidence) if self._env.strategy is not None else None
@@ -333,7 +334,7 @@ class HostRuntime(Runtime):
     def master_said(self, message: Message) -> None:
         """Handle a message of algo-1's coordinator. See :class:`container.toolkit.control.MasterListener`.
 
-        On algo-1 itself, the message is not sent over a connection.
+        On algo-1 itself, :meth:`_tell` calls this method directly, without a connection.
         """
         match message["op"]:
             case "gathering":
@@ -355,9 +356,9 @@ class HostRuntime(Runtime):
                 self._start_daemon(int(message["id"]), [str(word) for word in message["argv"]])
 
     def _membership(self, ports: dict[str, list[int]]) -> Membership:
-        """Return the hosts with their addresses.
+        """Return the hosts with their addresses, and with the ports that each host has reserved.
 
-        On a shared machine, the address of each host is loopback, and each host has the ports that it has reserved.
+        If the hosts share a machine, the address of each host is the loopback address.
         """
         members = membership_of(self._env)
         if not self._env.reserves_ports:
@@ -445,7 +446,9 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """Start mpirun's daemon on a host when mpirun requests it. mpirun runs only on algo-1."""
+        """Request a host's toolkit to start mpirun's daemon, because mpirun has called its remote shell. mpirun runs
+        only on algo-1.
+        """
         if not self._env.is_master:
             connection.close()
             return
@@ -468,7 +471,7 @@ class HostRuntime(Runtime):
         try:
             folder, this_machine = self._settings.runtime_dir, self._env.machine
             daemon = remotes.start_daemon(words, self._gang, self._host, folder, this_machine)
-        except (OSError, ValueError) as error:  # otherwise mpirun would report a problem with firewalls
+        except (OSError, ValueError) as error:  # mpirun's own error would blame firewalls
             message = f"mpirun's daemon could not be started: {error}"
             self._handle(machine.Suspected(Failure(cause=Cause.LAUNCH, message=message, host=self._host)))
             self._answer_shell(number, 255, f"{self._host}: {error}")
@@ -514,7 +517,7 @@ class _Progress(ProgressJudge):
         return self._runtime._machine.runs
 
     def hosts(self) -> Sequence[str]:
-        """Return all hosts."""
+        """Return the names of all hosts of the job."""
         return self._runtime._env.hosts
 
     def ask(self, host: str) -> None:

@@ -1,16 +1,16 @@
 """Run as the first process of a container that is kept between jobs (``python -m container idle SOCKET``).
 
-The process has loaded the toolkit, and forks a toolkit for each job. Therefore no program has to be started in the
-container before a job's script runs. Changes that a job makes in its process end with that process. Only the importer
-continues for the next job's scripts (:mod:`container.toolkit.importer`), as long as this process runs.
+The process has loaded the toolkit's modules, and forks a toolkit for each job. Therefore no program has to be started
+in the container before a job's script runs. Each forked toolkit ends with its job. Only the importer
+(:mod:`container.toolkit.importer`) stays for the scripts of the next job, as long as this process runs.
 
-After SIGTERM (``docker stop``), the process sends SIGTERM to the toolkit, and exits after the toolkit has exited. A
+After SIGTERM (``docker stop``), the process sends SIGTERM to the running toolkits, and exits after they have exited. A
 second SIGTERM, or SIGINT, makes the process exit at once.
 
 A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and a descriptor for the toolkit's
-standard input, output and error. When the toolkit has ended, the answer is ``ended`` with its ``exit_code``. If a
-signal has killed the toolkit, the exit code is 128 plus the signal's number. The process can run several jobs at once,
-but a pool runs only one job at a time.
+standard input, output and error. When the toolkit has ended, this process answers with ``ended`` and the toolkit's
+``exit_code``. If a signal has killed the toolkit, the exit code is 128 plus the signal's number. The process can run
+several jobs at once, but a pool runs only one job at a time.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from container.system.connection import BlockingConnection
 from container.system.loop import SelectorLoop
 from container.toolkit import train
 
-#: Time limit for a connected supervisor's request, in seconds; other supervisors wait meanwhile.
+#: Time limit for the request of a supervisor that has connected, in seconds. Other supervisors must wait meanwhile.
 _PATIENCE = 5.0
 
 
@@ -45,7 +45,7 @@ def main(argv: list[str]) -> int:
         os.unlink(place)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     listener.bind(place)
-    os.chmod(place, 0o666)  # for a supervisor that is not root; the folder is accessible only to its user
+    os.chmod(place, 0o666)  # for a supervisor that is not root; only the supervisor's user can enter the folder
     listener.listen()
     return _Idle(SelectorLoop(), listener).run()
 

@@ -1,13 +1,12 @@
-"""Decide what a host does next for a job: the input is events, and the output is actions. Pure, with time as an
-argument.
+"""Decide what a host does next for a job: :class:`HostMachine` gets events, and returns actions.
 
-:class:`HostMachine` has no process, socket or clock. :class:`container.toolkit.host.HostRuntime` passes every event on
-the host to it, with the time, and performs the resulting actions. :class:`container.toolkit.coordinator.Coordinator`
-makes the decisions for all hosts.
+The class is pure: it has no process, socket or clock. :class:`container.toolkit.host.HostRuntime` passes every event on
+the host and its time to this class, and performs the returned actions.
+:class:`container.toolkit.coordinator.Coordinator` makes the decisions for all hosts.
 
-When one process fails, other processes end as a consequence. The cause may become known after its consequences.
-Therefore an end that may be a consequence is reported only after a delay (:func:`patience`). If the cause is reported
-before, the job has ended when the delay is over.
+When one process fails, other processes end as a consequence, and their ends may be detected before the cause. Therefore
+an end that may be a consequence is reported only after a delay (:func:`patience`). If the cause is reported during the
+delay, the cause ends the job, and the consequence is not reported.
 """
 
 from __future__ import annotations
@@ -27,27 +26,30 @@ from container.toolkit.mpi import daemons
 from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
 
-#: How long a process may take to exit after an uncaught exception: a library's exit handler may wait for other ranks.
+# All of these times are in seconds.
+
+#: How long to wait for a process to exit after it has reported an uncaught exception. The exit may hang, because a
+#: library's exit handler may wait for other ranks.
 EXCEPTION_GRACE = 0.25
-#: How long to wait for the cause, if a failure indicates that another rank is the cause.
+#: How long to wait for a report of the cause, if a rank's failure indicates that a different rank is the cause.
 CONSEQUENCE_GRACE = 0.5
-#: How long algo-1 waits for the other hosts' last messages, and they for its decision. Also how long mpirun may take to
-#: end, on a busy machine, after all processes that it ends.
+#: How long algo-1 waits for the last messages of the other hosts, and how long these hosts wait for algo-1's decision.
+#: Also how long mpirun may take to end, on a busy machine, after it has ended its ranks.
 FAREWELL = 3.0
-#: How long to wait for a rank's report after mpirun's own error, which explains less.
+#: How long to wait for a rank's report after an error of mpirun. A rank's report explains more than mpirun's error.
 LAUNCHER_GRACE = 0.3
-#: How long to wait for the cause of a failed orted, which is mostly a consequence of mpirun's end.
+#: How long to wait for the cause after mpirun's daemon (orted) has failed. Mostly, mpirun's end is the cause.
 DAEMON_GRACE = 1.0
-#: How many seconds after rank 0's end the remaining ranks cause a message.
+#: How long after rank 0's end the toolkit prints a message if other ranks still run.
 REMARK_AFTER = 10.0
 
 
 class HostStage(enum.Enum):
-    """The state of this host."""
+    """The stage of the job on this host."""
 
     STARTING = "starting"
     RUNNING = "running"
-    DONE = "done"  # the host's ranks have ended, or only serve
+    DONE = "done"  # the host's ranks have ended, or only serve other ranks
     STOPPING = "stopping"
     OVER = "over"
 
@@ -58,17 +60,17 @@ class HostStage(enum.Enum):
 class PlainEvent(enum.Enum):
     """Events that need no data."""
 
-    MASTER_HEARD = enum.auto()  # algo-1 answers, and waits for hosts
-    STOP = enum.auto()  # all hosts must stop, with time to save
-    FINISH = enum.auto()  # the job has succeeded, or all hosts have stopped
-    STOP_ASKED = enum.auto()  # this host was told to stop: all hosts stop; the second time, this host ends at once
-    END_ASKED = enum.auto()  # this host was told to end without a grace period
+    MASTER_HEARD = enum.auto()  # algo-1 has accepted the connection, or reports that it waits for other hosts
+    STOP = enum.auto()  # algo-1 requests that all hosts stop; the ranks get time to save
+    FINISH = enum.auto()  # algo-1 reports that the job has succeeded, or that all hosts have stopped
+    STOP_ASKED = enum.auto()  # this host is requested to stop all hosts; a second request ends this host at once
+    END_ASKED = enum.auto()  # this host is requested to end without a grace period
     IMPORTING = enum.auto()  # a process waits for its importer
     IMPORTER_HEARD = enum.auto()  # the importer of this host's ranks has sent a message
-    SERVING = enum.auto()  # a process only serves from now on
+    SERVING = enum.auto()  # a process has reported that it now only serves other processes
     START_CHECK = enum.auto()  # the time limit for the start of all ranks has passed
     GRACE_OVER = enum.auto()  # the ranks' time to save has passed
-    RANK_0_ENDED = enum.auto()  # rank 0 ended some time ago
+    RANK_0_ENDED = enum.auto()  # rank 0 ended REMARK_AFTER seconds ago
     TIME_UP = enum.auto()  # HostMachine.next_deadline has been reached
 
 
@@ -77,7 +79,7 @@ class Prepared:
     """The event that the preparation of this host is done.
 
     Attributes:
-        members: The host's processes, by name. The mapping and the objects are updated later.
+        members: The host's processes by name. The caller updates the mapping and its values while the job runs.
         ports: The ports that are reserved for this host.
     """
 
@@ -119,7 +121,7 @@ class ProcessEnded(OfProcess):
 
 
 class Unexplained(OfProcess):
-    """The event that the end of a process, or its exception, was not explained in time."""
+    """The event that no other failure has explained the end or the exception of a process in time."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,7 +144,7 @@ class RankDiverged(OfFailure):
 
 
 class Suspected(OfFailure):
-    """The event that this host may have failed. The event counts as a failure only if the host's ranks have not ended
+    """The event that this host may have failed. The event is ignored if all of the host's ranks have ended
     successfully.
     """
 
@@ -152,7 +154,7 @@ class ShellGone(OfFailure):
 
 
 class ShellUnexplained(OfFailure):
-    """The event that the end of a remote shell was not explained in time."""
+    """The event that no other failure has explained the end of a remote shell in time."""
 
 
 class JobFailed(OfFailure):
@@ -189,8 +191,8 @@ class TellMaster:
 
 @dataclasses.dataclass(frozen=True)
 class Fail:
-    """The action to report a failure of this host to algo-1. If the script has written a text, the text becomes the
-    message.
+    """The action to report a failure of this host to algo-1. If the script has written a text into ``output/failure``,
+    the text replaces the failure's message.
 
     The event :class:`Reported` follows.
     """
@@ -208,14 +210,16 @@ class Revive:
 
 @dataclasses.dataclass(frozen=True)
 class BlameImporter:
-    """The action to fail, because the importer of these ranks has sent no message for too long."""
+    """The action to report a failure, because the importer of these ranks has sent no message for too long."""
 
     ranks: tuple[str, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Over:
-    """The action to end this host's processes with an outcome, after a grace period in seconds."""
+    """The action to record the job's outcome and end this host's processes. ``grace`` is the time between SIGTERM and
+    SIGKILL in seconds.
+    """
 
     outcome: Outcome
     grace: float
@@ -233,12 +237,15 @@ Action: TypeAlias = TellSupervisor | Say | TellMaster | Fail | Revive | BlameImp
 
 
 def is_daemon(member: ClusterProcess) -> bool:
-    """Return whether a process is mpirun's daemon. mpirun itself has the same role."""
+    """Return whether a process is one of mpirun's daemons. mpirun itself also has the role ``LAUNCHER``, but is no
+    daemon.
+    """
     return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
 
 
 def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
-    """Return how long to wait for another explanation of a failed process's end, in seconds.
+    """Return for how many seconds the report of a failed process is delayed, because a different failure may be the
+    cause.
 
     Args:
         member: The failed process.
@@ -249,7 +256,8 @@ def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
     if is_daemon(member):
         return DAEMON_GRACE
     if member.role is Role.LAUNCHER:
-        # The daemon's own host knows why the daemon ended; that host first checks whether mpirun's end was the cause.
+        # The toolkit on the daemon's host reports why the daemon ended. It first waits to see whether mpirun's end was
+        # the cause.
         return 2 * DAEMON_GRACE if reports.has_lost_daemon(member) else LAUNCHER_GRACE
     if by_mpirun and member.told and not member.raised:
         return FAREWELL  # mpirun is ending its ranks; mpirun, or the rank that failed first, reports the cause
@@ -270,10 +278,11 @@ class HostMachine:
     Args:
         environment: The job as this host sees it.
         settings: The backend's settings.
-        remote_shells: The remote shells that wait for mpirun's daemons on other hosts. The collection is updated later.
+        remote_shells: The remote shells that wait for mpirun's daemons on other hosts. The caller updates the
+            collection while the job runs.
 
     Attributes:
-        state: The state of this host.
+        state: The stage of the job on this host.
     """
 
     def __init__(
@@ -297,7 +306,7 @@ class HostMachine:
 
     @property
     def runs(self) -> bool:
-        """Return whether the job's processes are running and are not being ended."""
+        """Return whether the job has been started on this host, and is not being stopped or ended."""
         return self.state in (HostStage.RUNNING, HostStage.DONE)
 
     @property
@@ -385,7 +394,8 @@ class HostMachine:
             case ShellGone():
                 self._later(LAUNCHER_GRACE, ShellUnexplained(failure))
             case ShellUnexplained():
-                # If other shells still wait, this shell was killed alone: mpirun's end ends all of them.
+                # If mpirun had ended, all remote shells would have ended. If some still wait, this shell alone was
+                # killed.
                 self._later(0.0 if self._remote_shells else FAREWELL, Suspected(failure))
             case JobFailed():
                 self._over(Outcome(failure=failure))
@@ -413,8 +423,8 @@ class HostMachine:
     # --- the start ---
 
     def _await_master(self) -> None:
-        """Set a deadline after which algo-1 counts as lost. The deadline is set only while this host waits for the
-        other hosts.
+        """Restart the time limit for the next message of algo-1. After the limit, algo-1 counts as lost. The limit
+        applies only while this host waits for the other hosts.
         """
         self._cancel(self._master_silent)
         if self.state is HostStage.STARTING:
@@ -435,7 +445,7 @@ class HostMachine:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
-        """Report when all ranks have been started. Ranks that wait for their importer count as started."""
+        """Report, once, that all ranks have been started. Ranks that wait for their importer count as started."""
         if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
             self._all_started = True
             self._tell("phase", name="ranks_started")
@@ -470,7 +480,7 @@ class HostMachine:
     # --- the end of processes ---
 
     def _raised(self, member: ClusterProcess) -> None:
-        """Wait a moment for the end of a rank that has raised an exception."""
+        """Give a rank that has reported an uncaught exception a short time to end. If it does not end, fail."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:
@@ -512,9 +522,9 @@ class HostMachine:
         return any(process.name == member.name and process.started_by is StartedBy.MPIRUN for process in mine)
 
     def _revive(self, member: ClusterProcess) -> None:
-        """Restart a worker of parameter servers that was killed.
+        """Restart a killed worker of a job with parameter servers.
 
-        The chief continues with the other workers meanwhile.
+        Meanwhile, the chief (rank 0) continues with the other workers.
         """
         assert self._plan is not None
         count = member.revivals + 1
@@ -525,7 +535,7 @@ class HostMachine:
         self._do(Revive(next(process for process in mine if process.name == member.name), count))
 
     def _blame(self, member: ClusterProcess) -> None:
-        """Fail because of a process that has failed, or that has raised an exception and does not end.
+        """Report a failure, because a process has failed, or has raised an exception and does not end.
 
         If the end of mpirun's daemon has ended the process, the daemon is named as the cause.
         """
@@ -533,8 +543,8 @@ class HostMachine:
             return
         daemon = next((one for one in (self._members or {}).values() if is_daemon(one) and one.ended), None)
         if member.vanished and daemon is not None:
-            # mpirun told a daemon that ended without an error to end; mpirun's own end explains more, if it is reported
-            # in time.
+            # If a daemon ended without an error, mpirun has requested this. mpirun's own end explains more, if it is
+            # reported in time.
             self._later(0.0 if daemon.failed else FAREWELL, Suspected(self._launcher_failure(daemon)))
         elif member.role is Role.LAUNCHER:
             self._fail(self._launcher_failure(member))
@@ -545,7 +555,7 @@ class HostMachine:
         return reports.of_launcher(member, self._host, [rank.name for rank in self._ranks if rank.pid is None])
 
     def _check_done(self) -> None:
-        """Report that mpirun and the ranks have ended successfully, or only serve. If one of them has failed, do
+        """Report that this host is done, if mpirun and all ranks have ended successfully or only serve. Otherwise do
         nothing.
         """
         assert self._plan is not None and self._members is not None
@@ -604,7 +614,7 @@ class HostMachine:
 
     def _finish(self) -> None:
         stopped = self.state is HostStage.STOPPING
-        # Servers (parameter servers, their workers) may end by themselves.
+        # Parameter servers and their workers may still end by themselves.
         serving = self._plan is not None and self._plan.has_servers and not stopped
         self._over(Outcome(stopped=stopped), FAILURE_GRACE if serving else 0.0)
 
@@ -613,7 +623,7 @@ class HostMachine:
             self._do(TellMaster({"op": "stopped"}))
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """Stop the running processes. The first outcome is kept, but a later call may shorten the grace period."""
+        """Stop the running processes. A later call does not change the outcome, but can end the grace period."""
         if self.state is not HostStage.OVER or grace == 0.0:
             self._do(Over(outcome, grace))
         self.state = HostStage.OVER

@@ -1,4 +1,4 @@
-"""Find the network that this host shares with the other hosts, by the host's address.
+"""Find, by this host's address, the network that the host shares with the other hosts.
 
 The interface's name is not used, because such names differ between container engines.
 """
@@ -21,7 +21,8 @@ def shared_network(host: str, other: str) -> tuple[str, str] | None:
 
     Returns:
         A pair such as ``("eth0", "172.18.0.0/16")``. None if the names do not resolve, or the two hosts are not in the
-        same network (in a routed network, for example). The interface that the platform names is then used.
+        same network (in a routed network, for example). In this case, the caller uses the interface that the platform
+        names.
     """
     try:
         mine, theirs = (ipaddress.IPv4Address(socket.gethostbyname(name)) for name in (host, other))
@@ -39,10 +40,10 @@ def check_own_name(host: str) -> None:
     Gloo uses the result of ``gethostbyname`` without checking for NULL (``gloo/rendezvous/context.cc``).
 
     Args:
-        host: The name of the job's host on this machine, for the message.
+        host: The name of the job's host on this machine, for the error message.
 
     Raises:
-        ValueError: the machine's name has no IPv4 address. SIGSEGV would kill each worker.
+        ValueError: the machine's name has no IPv4 address. Gloo would crash each worker with SIGSEGV.
     """
     name = socket.gethostname()
     try:

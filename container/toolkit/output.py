@@ -1,4 +1,4 @@
-"""Write the toolkit's output: the ranks' lines and events, in the form of :mod:`container.contract.wire`.
+"""Write the toolkit's output: the ranks' lines and events, in the format of :mod:`container.contract.wire`.
 
 Writing never blocks the loop. Data that standard output does not accept is buffered. If too much data is buffered, the
 ranks' pipes are not read until the buffer is smaller. A slow reader thus slows the ranks instead of filling the memory.
@@ -128,9 +128,9 @@ class _Pipe:
             self._loop.add_reader(self._fd, self._on_readable)
 
     def finish(self) -> None:
-        """Read the rest of the pipe, and close the pipe.
+        """Read what the pipe contains, and close the pipe.
 
-        Descendants of the process may still have the other end open.
+        Do not wait for the end of the pipe: descendants of the process may still have the write end open.
         """
         while not self.ended and self._read():
             pass
@@ -167,7 +167,7 @@ class _Pipe:
             self._is_over()
 
     def _is_over(self) -> None:
-        """Handle the end of the pipe. The method is called after all data was handled."""
+        """Handle the end of the pipe. :meth:`_close` calls this method after all data was handled."""
 
 
 class OutputStream(_Pipe):
@@ -182,7 +182,7 @@ class OutputStream(_Pipe):
         process: The process's name.
         printed: A function that is called when the process has printed something. The function gets the complete lines,
             and the beginning of an incomplete line.
-        words: The object that shortens the output of mpirun. None for another process.
+        words: The object that shortens the output of mpirun and its daemons. None for any other process.
     """
 
     def __init__(

@@ -1,8 +1,8 @@
 """Reserve ports for servers that cannot choose a free port themselves, if several hosts share a machine.
 
-A port is reserved among the fleetfit jobs of a user. The toolkit locks a file that is named after the port, and holds
-the lock until the toolkit ends. To avoid conflicts with other programs, the range of ports is below the range from
-which Linux assigns ports. A port on which a program listens is skipped.
+A reservation is respected only by the fleetfit jobs of the same user. The toolkit locks a file that is named after the
+port, and holds the lock until the toolkit ends. To avoid conflicts with other programs, the range of ports is below the
+range from which Linux assigns ports. A port on which a program listens is skipped.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from pathlib import Path
 from container.system import folders
 from container.system import locks as file_locks
 
-#: The range of ports, below the range of Linux (net.ipv4.ip_local_port_range, normally from 32768).
+#: The range of ports, which is below the range from which Linux assigns ports (net.ipv4.ip_local_port_range, normally
+#: from 32768).
 FIRST, LAST = 20000, 32000
 
 

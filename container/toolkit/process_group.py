@@ -32,34 +32,34 @@ from container.toolkit.importer.imports import Imports
 from container.toolkit.mpi import daemons
 from container.toolkit.output import EventStream, Output, OutputStream
 
-#: A wrapper that vanishes without a report was killed. Within this time, it becomes known whether mpirun was killed,
-#: which would explain it.
+#: How long to wait after a wrapper has ended without a report, in seconds. Such a wrapper was killed. By the end of the
+#: wait, the toolkit knows whether mpirun was killed, which would explain the wrapper's end.
 _VANISHED_AFTER = 0.15
 
 
 @dataclasses.dataclass
 class ClusterProcess:
-    """A process of the cluster on this host, in its current state.
+    """A process of the job on this host. The attributes describe the current state of the process.
 
     Attributes:
         name: The name of the process, such as ``rank 0``, ``ps`` or ``mpirun``.
         role: The purpose of the process.
         rank: The rank of the process. None if the process is not a rank.
         pid: The pid of the command. None before its start.
-        importing: Whether its wrapper has connected and waits until the importer forks the process.
+        importing: Whether the wrapper has connected, and has requested the process from the importer.
         ended: Whether the process has ended.
         exit_code: The exit code of the process. None if the process did not exit.
         signal: The number of the signal that killed the process. None if no signal killed the process.
-        told: Whether the process ended after the process or its wrapper was told to end.
-        vanished: Whether its wrapper has ended without a report.
+        told: Whether the process or its wrapper was requested to end (by SIGTERM) before the process ended.
+        vanished: Whether the wrapper of the process has ended without a report.
         importer_gone: Whether the process has ended because its importer was killed.
         start_error: The reason why the command could not be started. None if the command was started.
-        exception: The uncaught exception that its Python has reported, as ``{pid, type, message, traceback}``. None
-            without such a report.
+        exception: An uncaught exception of this process or of a child process, as ``{pid, type, message, traceback}``.
+            None if no exception was reported.
         max_rss_kb: The peak memory of the process in KiB.
         revivals: The number of times the process was restarted.
         shell: Whether the command is a shell script.
-        servers: The pids of processes that have reported that they only serve from then on.
+        servers: The pids of this rank's processes that have reported that they only serve other ranks.
     """
 
     name: str
@@ -85,7 +85,7 @@ class ClusterProcess:
     stalls: hangs.StallWarnings = dataclasses.field(default_factory=hangs.StallWarnings)
     wrapper: Connection | None = None
     wrapper_pid: int | None = None
-    place: Message | None = None  # for a wrapper that has not connected yet
+    place: Message | None = None  # the rank's variables, for a wrapper that has not connected yet
 
     @property
     def running(self) -> bool:
@@ -99,8 +99,8 @@ class ClusterProcess:
 
     @property
     def serving(self) -> bool:
-        """Return whether the process only serves, and no longer trains. If the process is a shell, its child processes
-        are examined instead.
+        """Return whether the process only serves other processes, and no longer trains. If the process is a shell,
+        check its child processes instead.
         """
         if not self.running or not self.servers:
             return False
@@ -116,7 +116,7 @@ class ClusterProcess:
 
     @property
     def failed(self) -> bool:
-        """Return whether the process was killed by a signal, or ended with another exit code than 0."""
+        """Return whether the process was killed by a signal, or exited with a code other than 0."""
         return self.ended and self.exit_code != 0
 
 
@@ -133,7 +133,7 @@ class GangFollower:
         """Handle a process that has reported an uncaught exception."""
 
     def on_serving(self, member: ClusterProcess) -> None:
-        """Handle a rank that only serves from now on."""
+        """Handle a rank that has reported that it now only serves other ranks."""
 
     def on_event(self, member: ClusterProcess, values: dict[str, Any]) -> None:
         """Handle any other report of a process."""
@@ -153,7 +153,7 @@ class GangFollower:
 
 
 class Gang:
-    """The processes of this host.
+    """The job's processes on this host. The gang starts them, observes them, and sends signals to them.
 
     Args:
         loop: The event loop.
@@ -161,7 +161,7 @@ class Gang:
         follower: The receiver of events about the processes.
         host: The name of this host.
         runtime_dir: The host's private folder.
-        environment: The variables of all processes of the host.
+        environment: The environment variables that all processes of the host get.
         python: The interpreter for the rank wrapper.
         package: The folder of the ``container`` package.
     """
@@ -201,7 +201,9 @@ class Gang:
     # --- starting ---
 
     def expect(self, plan: ProcessPlan) -> ClusterProcess:
-        """Register a process that will connect. The toolkit or mpirun starts the process."""
+        """Register a process that the toolkit or mpirun will start. The wrapper of the process will connect to the
+        host's socket.
+        """
         member = self.members[plan.name] = ClusterProcess(
             name=plan.name, role=plan.role, rank=plan.rank, shell=rank_wrapper.is_shell(plan.argv)
         )
@@ -226,7 +228,8 @@ class Gang:
         keep: float,
         keep_with: int,
     ) -> None:
-        """Start an importer for this host's ranks. See :mod:`container.toolkit.importer`.
+        """Start an importer, which imports packages once and forks this host's ranks. See
+        :mod:`container.toolkit.importer`.
 
         If the importer cannot be started, or has ended, each rank imports its packages itself.
 
@@ -234,9 +237,9 @@ class Gang:
             command: The command of the ranks.
             imports: The imports to execute.
             variables_of_ranks: The variables that ranks get in addition to the host's environment.
-            elastic: Whether ranks get some of their variables later.
-            folder: The folder of the machine's importers, which all its hosts use. None for an importer that only this
-                host uses.
+            elastic: Whether ranks get some of their variables only when their script requests its rank.
+            folder: The folder of the machine's importers, which all hosts on the machine share. None for an importer
+                that only this host uses.
             keep: The time for which the machine's importer is kept while no toolkit uses it, in seconds.
             keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
         """
@@ -268,9 +271,9 @@ class Gang:
 
     @property
     def importer(self) -> int | None:
-        """Return the pid of the process that imports, or has imported, for the ranks.
+        """Return the pid of the process that imports packages for the ranks, or that now forks the ranks.
 
-        Return None if it does not run.
+        Return None if there is no such process.
         """
         return self._importer.pid if self._importer is not None else None
 
@@ -313,7 +316,9 @@ class Gang:
     # --- ending ---
 
     def signal_all(self, number: int, roles: tuple[Role, ...] = (Role.RANK, Role.SERVER)) -> None:
-        """Send a signal to every running process with one of the given roles, through its wrapper."""
+        """Send a signal to every running process with one of the given roles, through the wrapper if the process has
+        one.
+        """
         for member in list(self.members.values()):
             if member.role in roles and member.running:
                 if member.wrapper is not None:
@@ -334,7 +339,7 @@ class Gang:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Send the remaining variables to a process that waits for them (``variables.PLACE``)."""
+        """Send the variables with its rank to a process that waits for them (``variables.PLACE``)."""
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
@@ -396,7 +401,7 @@ class Gang:
     def all_ended(self) -> bool:
         """Return whether all started processes have ended.
 
-        Launchers do not count, because they have nothing to save.
+        mpirun and its daemons do not count, because they have nothing to save.
         """
         return not any(member.running for member in self.members.values() if member.role is not Role.LAUNCHER)
 
@@ -470,7 +475,8 @@ class Gang:
     def _wrapper_ended(self, member: ClusterProcess) -> None:
         """Handle the end of a wrapper that the toolkit has started.
 
-        Normally the wrapper has already reported the end of its command, or has never connected.
+        Normally the wrapper has already reported the end of its command. A wrapper that never connected counts as
+        vanished.
         """
         if not member.ended and member.wrapper is None:
             self._loop.call_later(_VANISHED_AFTER, lambda: self._vanished(member))
@@ -509,11 +515,12 @@ class Gang:
         elif values.get("kind") == "serving" and isinstance(values.get("data"), dict):
             member.servers.add(values["data"].get("pid"))
             self._follower.on_serving(member)
-        elif values.get("kind") != "importing":  # "importing" has no content
+        elif values.get("kind") != "importing":  # "importing" only shows activity
             self._follower.on_event(member, values)
 
 
-#: Variables of a surrounding MPI job, which would disturb ours. Variables that users set (OMPI_MCA_btl …) are kept.
+#: Prefixes of the variables that a surrounding MPI job has set, and that would disturb our MPI job. Variables that
+#: users set (OMPI_MCA_btl …) do not match, and are kept.
 _FOREIGN_MPI = ("PMIX_", "PRTE_", "ORTE_", "OMPI_COMM_", "OMPI_UNIVERSE_", "OMPI_FILE_", "OMPI_FIRST_", "OMPI_APP_",
                 "OMPI_ARGV", "OMPI_COMMAND", "OMPI_NUM_", "OMPI_MCA_orte_", "OMPI_MCA_ess", "OMPI_MCA_pmix",
                 "OMPI_MCA_initial_")  # fmt: skip

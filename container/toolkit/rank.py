@@ -1,10 +1,12 @@
-"""Wrap each process of the cluster: ``python -m container rank -- command…``.
+"""Run one process of the cluster as a child of this wrapper: ``python -m container rank -- command…``.
 
-The wrapper ends with the process that has started it, and the wrapper's command ends with the wrapper. The wrapper
-connects the command's output to the host's toolkit with separate pipes, because mpirun would cut long lines and
-characters. The wrapper reports how the command ended *before* the wrapper itself ends. The first failure is thus known
-before mpirun starts to kill the other ranks. The wrapper makes no other changes to the command's environment. Imports
-are kept to a minimum, because this program runs once per rank during the start.
+The toolkit or mpirun starts one wrapper for each process. The kernel kills the wrapper when the process that started it
+ends, and the command when the wrapper ends.
+
+The wrapper sends the command's output to the host's toolkit through separate pipes, because mpirun would split long
+lines and multi-byte characters. The wrapper reports how the command ended *before* the wrapper itself ends. Thus the
+toolkit learns of the first failure before mpirun kills the other ranks. Otherwise, the command runs as it would without
+a wrapper. Imports are kept to a minimum, because every rank starts this program.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from container.toolkit.importer.client import Forked
 
-#: The toolkit sets this variable for processes that it starts itself.
+#: The variable with the process's name. The toolkit sets it for processes that the toolkit starts itself.
 PROCESS = "FLEETFIT_PROCESS"
 HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
 EVENTS = "FLEETFIT_EVENTS"
@@ -41,22 +43,24 @@ LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
 PLACE = "FLEETFIT_PLACE"
 PLACE_FD = "FLEETFIT_PLACE_FD"
 
-#: OpenMPI's components that create files in shared memory, named by machine and local rank.
+#: OpenMPI's components that create files in shared memory. The files' names contain only the machine and the local
+#: rank.
 _SHARED_MEMORY_COMPONENTS = ("btl_vader", "btl_sm", "osc_sm", "osc_rdma")
 
-#: The importer's socket, in the folder of the host's socket.
+#: The file name of the importer's socket, in the folder of the host's socket.
 IMPORTER = "importer"
 
-#: The file in the folder of the host's socket that contains this host's command, its words separated by NUL.
+#: The name of the file with this host's command, in the folder of the host's socket. NUL separates the words.
 COMMAND_FILE = "command"
 
-#: How long a wrapper waits for the toolkit after its command has failed, in seconds; then it ends anyway. The toolkit
-#: answers in milliseconds; this limits the wait if the toolkit is stuck.
+#: How long a wrapper whose command has failed waits for the toolkit's permission to exit, in seconds. The toolkit
+#: normally answers within milliseconds. If the toolkit is stuck, the wrapper exits without permission.
 VERDICT_TIMEOUT = 5.0
 
 _PIPE_SIZE = 256 << 10
 
-#: Increase of a rank's badness when memory runs out, in thousandths of the machine's memory; see proc(5).
+#: The ``oom_score_adj`` of ranks: the kernel kills them as if they used this many more thousandths of the machine's
+#: memory. See proc(5).
 _OUT_OF_MEMORY_SCORE = 300
 
 
@@ -84,12 +88,12 @@ def main(argv: list[str]) -> int:
     env = dict(os.environ)
     env[EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
     own = os.path.dirname(env.pop(HOST_SOCKET))
-    if own in (path := env.get("PATH", "").split(":")):  # mpirun's daemon found the wrapper there
+    if own in (path := env.get("PATH", "").split(":")):  # the folder in which mpirun's daemon has found the wrapper
         path.remove(own)
         env["PATH"] = ":".join(path)
     env.pop(PROCESS, None)
     if folder := env.pop(SHARED_MEMORY_DIR, None):
-        # Not set for mpirun, which would pass algo-1's folder to every host.
+        # Set here instead of for mpirun, because mpirun would pass algo-1's folder to the ranks of every host.
         for component in _SHARED_MEMORY_COMPONENTS:
             env.setdefault(f"OMPI_MCA_{component}_backing_directory", folder)
     if (folder := env.pop(USERS_TMPDIR, None)) is not None:
@@ -149,7 +153,7 @@ def main(argv: list[str]) -> int:
 
 
 class _Order:
-    """A record of whether this wrapper has received SIGTERM. The wrapper forwards the signal to its command.
+    """Forward SIGTERM from this wrapper to its command, and record that SIGTERM was received.
 
     Attributes:
         told: Whether the wrapper has received SIGTERM.
@@ -191,11 +195,12 @@ class Spawned:
 
 
 class _Importer:
-    """Request the rank's process from the host's importer. Receive the toolkit's messages while waiting.
+    """Request the rank's process from the host's importer, and handle the toolkit's messages during the wait.
+
+    The importer has imported the script's packages, and forks a process for each rank.
 
     Attributes:
-        signalled: The number of the signal that would have killed the command if the command had been running; 0 for
-            none.
+        signalled: The number of the signal that was received for the command before the command started; 0 for none.
     """
 
     def __init__(self, toolkit: BlockingConnection, place_fd: int, order: _Order) -> None:
@@ -207,7 +212,9 @@ class _Importer:
         self.signalled = 0
 
     def fork(self, command: Sequence[str], env: dict[str, str], descriptors: Sequence[int]) -> Forked | None:
-        """Return the process that the importer has forked for the rank. Return None if no process was forked."""
+        """Wait until the importer has forked a process for the rank, and return it. Return None if no process was
+        forked.
+        """
         path = os.path.join(os.path.dirname(os.environ[HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):
             return None
@@ -252,7 +259,9 @@ class _Importer:
                 self.signalled = int(message["number"])
 
     def leave(self) -> int:
-        """Report that the command was ended before it started, and return the exit code."""
+        """Report that a signal was received before the command started. Wait for permission to exit, and return the
+        exit code.
+        """
         with contextlib.suppress(OSError):
             self._toolkit.send(_end(None, self.signalled, told=True, max_rss_kb=0))
             _await_verdict(self._toolkit, None if self._hold else VERDICT_TIMEOUT)
@@ -260,7 +269,7 @@ class _Importer:
 
 
 def is_shell(command: Sequence[str]) -> bool:
-    """Return whether a command is a shell script. A shell waits for the processes that it has started."""
+    """Return whether a command is a shell script. The training then runs in child processes of the shell."""
     return command[0] == "/bin/sh" or command[0].endswith(".sh")
 
 
@@ -276,7 +285,7 @@ def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
     """Set the variables of channels to the FIFOs of this rank, if each rank has separate FIFOs
     (:mod:`container.contract.pipes`).
 
-    Each rank must do this itself, because mpirun gives the same environment to all ranks of a host.
+    Each rank's wrapper does this, because mpirun gives the same environment to all ranks of a host.
     """
     local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
     for channel in channels:
@@ -302,7 +311,9 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
 
 
 def _await_place(toolkit: BlockingConnection, env: dict[str, str]) -> bool:
-    """Wait for the remaining variables, and add them to ``env``. Return False if the worker gets no variables."""
+    """Wait for the variables that contain the worker's rank, and add them to ``env``. Return False if the worker gets
+    no rank.
+    """
     while (message := toolkit.receive()) is not None:
         if message["op"] == "place":
             env.update(message["environment"])
@@ -348,7 +359,8 @@ def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Orde
             break
     exit_code, killed_by = processes.decode_status(status)
     if killed_by == signal.SIGTERM and not order.told and not hold:
-        # mpirun sends the signal to this process and to the command, one after the other: this process may get it now.
+        # mpirun signals the command and this wrapper one after the other. Wait briefly, because the wrapper's signal
+        # may follow.
         with contextlib.suppress(InterruptedError):
             select.select([], [], [], 0.05)
     end = _end(exit_code, killed_by, told=order.told, max_rss_kb=max_rss_kb)
@@ -364,7 +376,7 @@ def _follow(toolkit: BlockingConnection, process: Spawned | Forked, order: _Orde
 
 
 def _await_verdict(toolkit: BlockingConnection, timeout: float | None = VERDICT_TIMEOUT) -> None:
-    """Wait until the toolkit releases this wrapper, the connection ends, or the time limit is reached."""
+    """Wait for the toolkit's permission to exit. Stop waiting if the connection ends or the time limit is reached."""
     with contextlib.suppress(OSError):
         while (message := toolkit.receive(timeout)) is not None and message["op"] != "release":
             pass

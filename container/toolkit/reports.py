@@ -155,7 +155,7 @@ def has_lost_daemon(member: ClusterProcess) -> bool:
 
 
 def is_port_conflict(failure: Failure) -> bool:
-    """Return whether a server failed because its fixed port was in use, by TensorFlow's or PyTorch's message."""
+    """Return whether a server failed because its fixed port was in use, judged by TensorFlow's or PyTorch's message."""
     text = f"{failure.traceback or ''}{failure.log_tail or ''}"
     return re.search(r"Address already in use|Could not start gRPC server|EADDRINUSE", text) is not None
 

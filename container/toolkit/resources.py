@@ -21,22 +21,23 @@ if TYPE_CHECKING:
     from container.toolkit.gpus import GpuReader
     from container.toolkit.runtime import Runtime
 
-#: Kind of these events.
+#: The kind of the events that report resources.
 KIND = "resources"
 
-#: The first measurement is at most this many seconds after the ranks' start; minimum and maximum time between later
-#: measurements, in seconds.
+#: In seconds: the longest time between the ranks' start and the first measurement, then the shortest and the longest
+#: regular time between later measurements.
 _FIRST_S = 0.5
 _EVERY_S = 5.0
 _SELDOM_S = 60.0
-#: Approximate number of measurements in each doubling of the job's time.
+#: Between these two limits, the regular time between measurements is the job's time so far, divided by this number.
 _SHARE = 720
-#: How many seconds to wait after a measurement that takes one second.
+#: The time between two measurements is at least this many times as long as the measurement itself took.
 _COST = 400
 
 _TICK = os.sysconf("SC_CLK_TCK")
 _PAGE = os.sysconf("SC_PAGE_SIZE")
-#: Fields of ``/proc/PID/stat`` after the name, see proc(5): four times in ticks, threads, resident pages.
+#: Indexes of fields of ``/proc/PID/stat``, counted after the name: four CPU times in ticks, and the resident pages. See
+#: proc(5).
 _TIMES = slice(11, 15)
 _RESIDENT = 21
 

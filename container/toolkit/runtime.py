@@ -1,4 +1,4 @@
-"""Run a host's processes of a job: the code that is common to jobs with a fixed and with a changing set of hosts."""
+"""Run a job's processes on one host: the code that is common to elastic jobs and to jobs with a fixed set of hosts."""
 
 from __future__ import annotations
 
@@ -66,18 +66,18 @@ class HostSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """The way in which a host's processes of a job ended."""
+    """How a job ended on this host: with a failure, stopped, or otherwise with success."""
 
     failure: Failure | None = None
     stopped: bool = False
 
 
 class Runtime(GangFollower, abc.ABC):
-    """Run a host's processes of a job.
+    """Run a job's processes on one host.
 
     Args:
         loop: The event loop.
-        output: The receiver of lines and events.
+        output: The object that writes lines and events for the supervisor.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -120,14 +120,15 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Send SIGTERM to the ranks, and give them time to save. The second call ends them at once."""
+        """Send SIGTERM to the ranks, and give them time to save. A second call ends them at once."""
 
     @abc.abstractmethod
     def end_now(self) -> None:
         """Stop this host's processes without a grace period."""
 
     def follow(self, lifeline: int) -> None:
-        """Handle the supervisor's messages on the lifeline. When the lifeline ends, stop this host's processes.
+        """Handle the messages that the supervisor sends over the lifeline. When the lifeline ends, the supervisor has
+        ended: stop this host's processes.
 
         Args:
             lifeline: The descriptor of the lifeline. The runtime closes it.
@@ -158,7 +159,7 @@ class Runtime(GangFollower, abc.ABC):
         """Run until all of this host's processes have ended.
 
         Returns:
-            The way in which the processes ended.
+            How the job ended on this host.
         """
         while not self._finished:
             self._loop.run_once()

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 _HEADER = re.compile(r"^(?P<margin>[ |]*(?:\+ )?)(?:Exception Group )?Traceback \(most recent call last\):\s*$")
 _GROUP = re.compile(r"^ *\+ Exception Group Traceback \(most recent call last\):\s*$")
-#: The line between the members of a group, and the line that names an exception, after the margin.
+#: In an exception group: the line between two exceptions, and the line that names an exception, after the margin.
 _SEPARATOR = re.compile(r"^ *\+-[+-]*- (?:\d+|\.\.\.) -+$")
 _IN_GROUP = re.compile(r"^ *\| (?!(?:Exception Group )?Traceback \(most recent call last\):)(\S.*)$")
 _SUMMARY = re.compile(r"\(\d+ sub-exceptions?\)$")
@@ -23,14 +23,14 @@ _SYNTAX_PLACE = re.compile(r'^  File ".*", line \d+')
 _FRAME = re.compile(r'^(?P<head> +(?:\| +)?File ")(?P<file>[^"]+)(?P<rest>", line \d+.*)$')
 _FATAL = re.compile(r"^Fatal Python error: ")
 
-#: Lines of TensorFlow and its libraries: information and warnings, and messages about each other.
+#: Lines that TensorFlow and its libraries print during their import: information, warnings, and repeated registrations.
 _STARTING = re.compile(
     r"(?:\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d+: [IW] |[IW]0000 00:00:|To enable the following instructions: "
     r"|WARNING: All log messages before absl::InitializeLog"
     r"|.*\] Unable to register cu\w+ (?:factory|plugin)|.*: Unable to register cu\w+ (?:factory|plugin))"
 )
-#: An exception's message may have several paragraphs; at most this many lines after the first are assumed to be part of
-#: it. Longer text is output of a process that continued.
+#: Maximum number of lines of an exception's message, which may have several paragraphs. Longer text is taken for output
+#: of a process that continued after the exception.
 _MESSAGE_LINES = 40
 #: Number of lines that :func:`shorten` keeps at the beginning and at the end of a longer message.
 _KEPT_LINES = 6
@@ -56,8 +56,8 @@ def last_traceback(tail: bytes | str) -> str | None:
 
 
 def log_tail(tail: bytes | str, lines: int = 15) -> str:
-    """Return the last meaningful lines. The messages of TensorFlow's import are returned only if there are no other
-    lines.
+    """Return the last meaningful lines of an output. Return the messages of TensorFlow's import only if there are no
+    other lines.
 
     Args:
         tail: The end of a process's output.

@@ -1,4 +1,4 @@
-"""Run a host's training process (``python -m container train``), on every backend.
+"""Run the toolkit: the process that runs a job on one host (``python -m container train``). Every backend starts it.
 
 The process needs only the files that SageMaker gives a container under ``SAGEMAKER_BASE_DIR`` (default ``/opt/ml``).
 The variables that a backend adds (:mod:`container.contract.variables`) are optional. The process exits with the codes
@@ -52,20 +52,21 @@ from container.toolkit.runtime import HostSettings, Outcome, Runtime
 if TYPE_CHECKING:
     from container.toolkit.code.requirements import Told
 
-#: The time that SageMaker leaves a script after SIGTERM, in seconds.
+#: Default time between SIGTERM and SIGKILL when a job is stopped, in seconds, as on SageMaker.
 DEFAULT_STOP_GRACE = 120.0
-#: Long, in seconds, because SageMaker boots the hosts of a cluster minutes apart.
+#: Default time limit for the start of hosts and ranks, in seconds. The limit is long, because SageMaker boots the hosts
+#: of a cluster minutes apart.
 DEFAULT_START_TIMEOUT = 900.0
 
+_NAMED_MODELS = 3  # maximum number of paths in a warning about misplaced models
 #: The interval of a toolkit's heartbeats, in seconds.
-_NAMED_MODELS = 3  # in a warning about misplaced models
 _HEARTBEAT_INTERVAL = 5.0
 
 _STOPPED = 128 + signal.SIGTERM
 
 
 def main(argv: list[str]) -> int:
-    """Run this host's processes of the job.
+    """Run the job on this host until it ends.
 
     Returns:
         0 on success, 1 if the job has failed, 2 if the command line is invalid, or 143 if the job was stopped.
@@ -92,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 
 def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
-    """Return the class that runs a host's processes for a launcher's jobs."""
+    """Import and return the class that a launcher names for running its jobs on a host."""
     module, _, name = launcher.runtime.partition(":")
     runtime: type[Runtime] = getattr(importlib.import_module(module), name)
     return runtime
@@ -144,9 +145,9 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
 
 
 def _take_tree(tree: Path, base: Path) -> None:
-    """Replace ``/opt/ml`` by a link to this job's folder, in a container that has run another job before."""
+    """Replace ``/opt/ml`` by a link to this job's folder, in a container that is kept between jobs."""
     if base.is_dir() and not base.is_symlink():
-        remove_tree(base)  # the image's own, empty
+        remove_tree(base)  # the image's own folder, which is empty
     base.parent.mkdir(parents=True, exist_ok=True)
     staged = base.with_name(f".{base.name}-{os.getpid()}")
     staged.symlink_to(tree)
@@ -168,9 +169,10 @@ def shared_memory_dir(runtime_dir: Path) -> Path:
 
 
 def _remove_runtime_dir(folder: Path) -> None:
-    """Remove this host's private folder, and the job's folder if no folder of another host is in it.
+    """Remove this host's private folder. Also remove the job's folder around it, if no other host's folder is left in
+    it.
 
-    The supervisor cannot be relied on to remove the folders, because the supervisor may have ended.
+    The toolkit removes the folders itself, because the supervisor may have ended before.
     """
     remove_tree(folder, ignore_errors=True)
     remove_tree(shared_memory_dir(folder), ignore_errors=True)
@@ -183,8 +185,8 @@ def _configuration_failure(error: Exception, host: str) -> Failure:
 
 
 def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report models that were saved in the working folder while the model folder is empty. Such models are not
-    uploaded.
+    """Report models that the script has saved in its working folder, if the model folder is empty. Only the model
+    folder is uploaded.
     """
     tree = environment.tree
     with contextlib.suppress(OSError):
@@ -196,7 +198,9 @@ def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since:
 
 
 def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report new files in the machine's ``/opt/ml`` if the host uses another folder. Such files are not uploaded."""
+    """Report files that the script has written into the machine's ``/opt/ml``, although this host uses a different
+    folder. Such files are not uploaded.
+    """
     if environment.tree.base == Path(DEFAULT_BASE_DIR):
         return
     folders_there = (os.path.join(DEFAULT_BASE_DIR, name) for name in ("checkpoints", "model", "output"))
@@ -207,7 +211,9 @@ def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) ->
 
 
 def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outcome) -> int:
-    """Write the files with the outcome, send the outcome as an event, and return the exit code."""
+    """Report how the job ended on this host, as an event and in a file (``success`` or ``failure``). Return the exit
+    code.
+    """
     tree = _outcome_tree(base)
     if outcome.failure is not None:
         output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
@@ -279,8 +285,8 @@ class Preparation:
         self._warnings: list[str] = []
         self._imports: imports.Imports | None = None
         self._error: Exception | None = None
-        self._told = self._tells = -1  # the pipe by which the thread sends lines
-        #: When the code was in place and the first files of the script could appear, in seconds since the epoch.
+        self._told = self._tells = -1  # the two ends of the pipe through which the thread sends lines
+        #: When the preparation ended, in seconds since the epoch, or None. All files that the script writes are newer.
         self.ready_at: float | None = None
 
     def start(self) -> None:
@@ -419,10 +425,10 @@ def install_code(env: Environment, told: Told) -> Path | None:
 
 
 def _with_network(env: Environment) -> Environment:
-    """Return the environment with the network that the hosts share. mpirun gets the network as an address.
+    """Return the environment, completed with the address of the network that the hosts share. mpirun gets this address.
 
-    All hosts must be known. The environment is returned unchanged on a shared machine, on hosts other than the master,
-    for a single host, or if no shared network is found.
+    The names of this host and of the job's second host must be resolvable. The environment is returned unchanged on a
+    shared machine, on hosts other than algo-1, for a job with a single host, or if no shared network is found.
     """
     if env.machine.shared or not env.is_master or len(env.hosts) == 1:
         return env
@@ -516,10 +522,10 @@ def _with_job(settings: HostSettings, environment: Environment) -> HostSettings:
 
 
 def _mode(environment: Environment, name: str) -> str:
-    """Return the reaction to an observation, as set by a parameter: "warn" or "fail".
+    """Return how the job reacts to a problem in the training, as one of the job's parameters says: "warn" or "fail".
 
     Raises:
-        ValueError: the parameter has another value.
+        ValueError: the parameter is neither "warn" nor "fail".
     """
     mode = str(environment.framework_parameters.get(name) or "warn")
     if mode not in MODES:

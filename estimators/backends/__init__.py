@@ -1,4 +1,7 @@
-"""Find the backend class of an instance type. A backend's module is imported when it is first used."""
+"""Find the backend class of an instance type. A backend runs the hosts of a job, for example as containers.
+
+A backend's module is imported when the backend is first used.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,7 @@ def load(name: str) -> type[Backend]:
         return backend
     from estimators.backends.hosts.cluster import cluster_over
 
-    return cluster_over(found)  # a provider of hosts becomes a backend by HostCluster
+    return cluster_over(found)  # a provider only supplies hosts; HostCluster runs jobs on these hosts
 
 
 def load_service(name: str) -> type[ManagedService]:

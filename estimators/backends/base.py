@@ -1,6 +1,7 @@
-"""Define the interface of backends. A backend runs a job's hosts, and reports the hosts' output and end.
+"""Define the interface of backends. A backend runs a job's hosts, and reports what they print and how they end.
 
-A backend runs in the job's supervisor. The backend's only inputs from the user are the job's spec and options.
+A backend runs in the job's supervisor, the process that controls the job. The backend's only inputs from the user are
+the job's spec and options.
 """
 
 from __future__ import annotations
@@ -26,12 +27,15 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Leftover(abc.ABC):
-    """A resource outside a job's record and processes that remained after the job's supervisor had died.
+    """A resource that a job may leave behind if its supervisor is killed, such as a container or a cloud machine.
+
+    ``fleetfit clean`` removes leftovers. Files in the job's record are not leftovers.
 
     Attributes:
-        name: The name of the resource on its machine or service.
-        job: The name of the job.
-        kind: The kind of the resource: ``container``, ``network``, ``host`` or ``fleet``.
+        name: The name of the resource on its machine or in its cloud service.
+        job: The name of the job, or "" if the resource does not belong to a single job.
+        kind: The kind of the resource: ``container``, ``network``, ``host``, ``fleet`` or ``kept`` (a process that
+            waits for the next job).
         text: A description, if the name alone does not identify the resource.
     """
 
@@ -52,11 +56,11 @@ class Leftover(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """A finding of ``fleetfit doctor``.
+    """The result of one check by ``fleetfit doctor``, the command that checks whether the backends can be used.
 
     Attributes:
-        name: The name of the thing that was checked.
-        ok: Whether the thing is usable, or None if that cannot be determined from this machine.
+        name: The name of the checked program, service or backend.
+        ok: Whether it can be used. None if this machine cannot determine that, or if the user may not need it.
         text: The result of the check.
         remedy: A description of what the user should do.
     """
@@ -68,19 +72,21 @@ class Finding:
 
 
 class Backend(abc.ABC):
-    """A runner of one job. All methods except coroutines return at once. The work continues in the event loop.
+    """An object that runs the hosts of one job.
+
+    All methods except coroutines return without waiting. The work that they start continues in the event loop.
 
     Args:
         loop: The supervisor's event loop.
         record: The job's record.
         spec: The job.
-        options: The options that only the supervisor needs.
+        options: The job's options: the user's run options, and the options that fleetfit sets.
         events: Receives the backend's events.
     """
 
     #: The backend's name in error messages.
     name: str
-    #: Whether hosts can join and leave a running job, with the methods under "hosts that join and leave".
+    #: Whether hosts can join and leave a running job. The methods for this are below "hosts that join and leave".
     elastic = False
     #: Whether the hosts' processes may run as other users than the caller, for example in containers.
     other_users = False
@@ -93,12 +99,12 @@ class Backend(abc.ABC):
         self.spec = spec
         self.options = options
         self.events = events
-        #: The caller's umask, which scripts use.
+        #: The umask of the scripts, which is the umask of the process that called ``fit()``.
         self.umask = 0o022
-        #: Pids of the supervisor's child processes that are not killed with the job's processes. Those of a backend
-        #: are not killed when the supervisor itself ends either.
+        #: Pids of child processes that the supervisor does not kill together with the job's processes. Child processes
+        #: that a backend has added are not killed at the end of the supervisor either.
         self.protected: set[int] = set()
-        #: The highest number of a host in all attempts: names are never reused.
+        #: The highest host number in all attempts (``3`` for ``algo-3``). The name of a host is never reused.
         self._newest = 0
 
     @classmethod
@@ -124,17 +130,18 @@ class Backend(abc.ABC):
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return results of the caller's check that the supervisor needs, as plain data for the record.
+        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
 
-        The supervisor reads these results from the record instead of determining them again.
+        The values are stored in the job's record, from which the supervisor reads them. Return None if there are no
+        such values.
         """
         return None
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options in a form with the same meaning on another machine.
+        """Return the backend's options, changed so that they mean the same on a machine with other files and variables.
 
-        The other machine has other files and environment variables.
+        For example, the machines that a host file lists replace the path of the file.
 
         Raises:
             ConfigurationError: an option is invalid, or names a file that does not exist.
@@ -143,24 +150,23 @@ class Backend(abc.ABC):
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options for a job that waits until resources in use are free, such as a tuner's
-        trial.
-        """
+        """Return the options with which a job waits while other jobs use the resources, as a tuner's trial does."""
         return dict(options.backend_options)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
         """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
 
-        If the backend cannot be reached, return an empty list, or raise BackendError if the user named the backend.
+        If the backend cannot be reached, return an empty list. A backend that is searched only at the user's request
+        raises BackendError instead.
 
         Args:
-            region: The region to search. Only backends that the user has to name use the region (see
-                :class:`estimators.job.fleets.Capabilities`). If "", the default region of the backend's tools is
-                searched.
+            region: The region to search, for backends that are searched only if the user names a region
+                (``searched_by_name`` in :class:`estimators.job.fleets.Capabilities`). If "", the default region of the
+                backend's tools is searched.
 
         Raises:
-            BackendError: the backend was named by the user and cannot be reached.
+            BackendError: the user has requested the search, and the backend cannot be reached.
         """
         return ()
 
@@ -174,14 +180,16 @@ class Backend(abc.ABC):
         self.events.put_nowait(OutputRead(host, data))
 
     def warn(self, text: str, host: str | None = None) -> None:
-        """Show a warning to the user in the log of a host. The default is the first host."""
+        """Show a warning to the user, in the log of ``host``. If ``host`` is None, the log of the job's first host is
+        used.
+        """
         host = host or self.spec.hosts[0]
         self.hand_on(host, Event(kind="warning", host=host, data={"message": text}).to_line())
 
     @property
     @abc.abstractmethod
     def running(self) -> bool:
-        """Return whether a host is running or the end of a host is not reported yet."""
+        """Return whether a host is running, or has ended without a report of its end."""
 
     @property
     def attempt(self) -> int:
@@ -195,7 +203,11 @@ class Backend(abc.ABC):
 
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
-        """Prepare the inputs, then start all hosts."""
+        """Prepare the inputs, then start all hosts.
+
+        Args:
+            attempt: The number of the attempt. The first attempt has the number 0.
+        """
 
     def use(self, hosts: tuple[str, ...]) -> None:
         """Set the hosts of the next attempt, which are some or all of the job's hosts.
@@ -232,7 +244,8 @@ class Backend(abc.ABC):
         had = {*self.spec.hosts, *self.record.hosts}  # an earlier supervisor may have added hosts
         self._newest = max(self._newest, *(int(name.rpartition("-")[2]) for name in had)) + 1
         name = f"{HOST_PREFIX}{self._newest}"
-        # Written to the record before the host is started, because the supervisor may be killed meanwhile.
+        # Create the folder before the host is started: if this supervisor is killed, the next one must not reuse the
+        # name.
         self.record.host_dir(name).mkdir(parents=True, exist_ok=True, mode=0o700)
         self.spec = self.spec.with_hosts((*self.spec.hosts, name))
         return name
@@ -251,7 +264,7 @@ class Backend(abc.ABC):
         """
         return False
 
-    def locate(self, host: str, place: str) -> None:  # noqa: B027 - all hosts on one machine are in one place
+    def locate(self, host: str, place: str) -> None:  # noqa: B027 - a default: hosts on this machine need no place
         """Set the machine or node on which a host runs, before or after the host is requested.
 
         Args:
@@ -259,7 +272,7 @@ class Backend(abc.ABC):
             place: The name of a machine or node that the source returned by :meth:`membership` lists.
         """
 
-    def withdraw(self, host: str) -> None:  # noqa: B027 - hosts on one machine are acquired at once
+    def withdraw(self, host: str) -> None:  # noqa: B027 - a default: hosts on this machine are acquired at once
         """Cancel the request for a host if the host is not acquired yet."""
 
     def add_host(self, host: str) -> None:
@@ -294,7 +307,7 @@ class Backend(abc.ABC):
 class TuningService(Protocol):
     """The client of a managed service's tuning jobs. Each tuning job is identified by its name.
 
-    Every method may block, and may raise the errors of the client of the managed service.
+    Every method may block, and may raise the exceptions of the service's client library, such as botocore's.
     """
 
     #: Seconds between two polls of the service.
@@ -312,11 +325,11 @@ class TuningService(Protocol):
                 accepted.
 
         Raises:
-            JobExistsError: another tuning job has the same name.
+            JobExistsError: a tuning job of this name exists, but a different request has created it.
         """
 
     def describe(self, name: str) -> dict[str, Any] | None:
-        """Return a tuning job's state as plain data. Return None if the tuning job does not exist."""
+        """Return the service's description of a tuning job as plain data, or None if the tuning job does not exist."""
 
     def trials(self, name: str) -> list[dict[str, Any]]:
         """Return the summaries of a tuning job's training jobs as plain data. The oldest training job is the
@@ -336,9 +349,11 @@ class TuningService(Protocol):
 class ManagedService(Backend):
     """A backend that follows one job on a managed service, such as SageMaker.
 
-    The job outlives its supervisor. The supervisor only follows the job, and can be restarted. The managed service
-    decides the job's status. :attr:`running` returns whether the job exists, or may exist, at the managed service.
-    Single hosts cannot be terminated, outputs need not be collected, and the supervisor never restarts the job.
+    The service runs the job and decides the job's status. The supervisor only follows the job, and never restarts it.
+    If the supervisor ends, the job continues, and a new supervisor can follow the job.
+
+    :attr:`running` returns whether the job exists, or may exist, at the managed service. Single hosts cannot be
+    terminated, and outputs need not be collected.
     """
 
     @classmethod

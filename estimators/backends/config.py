@@ -1,6 +1,6 @@
 """Build the files of a host's ``/opt/ml/input/config`` with pure functions.
 
-``plan()`` shows the same files that a local backend writes.
+``plan()`` and the local backends call the same functions. Therefore ``plan()`` shows exactly the files that a job gets.
 
 Source: "How Amazon SageMaker Provides Training Information" (AWS documentation).
 """
@@ -32,8 +32,8 @@ class BackendFacts:
     Attributes:
         network_interface: The network interface between the hosts, which is ``lo`` for processes on one machine.
         instance_type: The instance type in the hosts' configuration. The default is the job's instance type.
-        submit_directory: The path of the code on a host, for code from this machine. The default is the job's submit
-            directory.
+        submit_directory: The path on a host to which the user's code was copied from this machine. With None, the hosts
+            use the submit directory of the job's spec.
     """
 
     network_interface: str = "lo"
@@ -41,7 +41,7 @@ class BackendFacts:
     submit_directory: str | None = None
 
 
-#: The facts for processes on one machine, if the job asked for those.
+#: The facts for hosts that are processes on this machine. The scripts see the job's own instance type.
 PROCESSES = BackendFacts()
 
 
@@ -50,11 +50,13 @@ class HostConfig:
     """The configuration of one host.
 
     Attributes:
-        hyperparameters: The content of ``hyperparameters.json``: name -> text, verbatim from the request.
+        hyperparameters: The content of ``hyperparameters.json``: name -> text. All texts except the submit directory
+            are verbatim from the request.
         resource_config: The content of ``resourceconfig.json``.
         input_data_config: The content of ``inputdataconfig.json``.
-        environment: The environment variables for the host's toolkit: the user's variables, and those with the job's
-            name and ARN. Variables that a backend adds for its own purposes (ports, tokens) are not included.
+        environment: The environment variables for the host's toolkit, the fleetfit process that starts the script: the
+            user's variables, the job's name and the job's ARN. Variables that a backend adds for its own purposes
+            (ports, tokens) are not included.
         checkpoint_config: The content of ``checkpointconfig.json``, or None if the job has no checkpoint configuration.
     """
 
@@ -117,9 +119,10 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSE
 
 
 def caller_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return the caller's environment variables for hosts that inherit these variables.
+    """Return the variables of the caller's environment that hosts inherit.
 
-    Variables that name an entry point are left out, because an entry point belongs to a job or an image.
+    Variables that name an entry point are left out. If the caller itself runs in a job or an image, these variables
+    name the entry point of that job or image.
     """
     return {name: value for name, value in environment.items() if name not in codec.NAMING_VARIABLES}
 
@@ -134,7 +137,7 @@ def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, st
 
 
 def toolkit_environment(spec: TrainingJobSpec, options: RunOptions, attempt: int) -> dict[str, str]:
-    """Return the environment variables that describe an attempt to the toolkits of all hosts.
+    """Return the environment variables from which the toolkits of all hosts learn about an attempt of the job.
 
     The variables are the same on all backends.
     """

@@ -1,4 +1,4 @@
-"""Define the events that a backend puts into the queue of its job's supervisor, in order."""
+"""Define the events that a backend reports to its job's supervisor, through a queue that keeps their order."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from container.contract.failures import Failure
 
 @dataclasses.dataclass(frozen=True)
 class StatusTold:
-    """One of SageMaker's secondary statuses (``Downloading``, ``Training``), with a message."""
+    """A new secondary status of the job, with a message. SageMaker defines the statuses (``Downloading``,
+    ``Training``).
+    """
 
     status: str
     message: str = ""
@@ -24,7 +26,8 @@ class OutputRead:
     Attributes:
         host: The host.
         data: The bytes.
-        time_ns: The time of printing, in nanoseconds since the epoch. None for the current time.
+        time_ns: The time at which the process printed the bytes, in nanoseconds since the epoch. None for the current
+            time.
     """
 
     host: str
@@ -34,13 +37,14 @@ class OutputRead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostEnd:
-    """The end of a host's training process. All output of the process was reported before.
+    """The end of a host's training process. All output of the process was reported before this event.
 
     Attributes:
         host: The host.
-        exit_code: The exit code of the process, if the process exited.
+        exit_code: The exit code of the process, or None if a signal killed the process or its host was lost.
         signal: The number of the signal that killed the process, or None.
-        failure: The cause, if the backend knows the cause (for example, a container that ran out of memory).
+        failure: The cause of the end, or None if the backend does not know the cause. An example of a known cause is a
+            container that ran out of memory.
     """
 
     host: str
@@ -51,7 +55,7 @@ class HostEnd:
 
 @dataclasses.dataclass(frozen=True)
 class HostNoticed:
-    """The notice that a host will be taken away in a number of seconds, and can be replaced."""
+    """The provider's announcement that it will take a host, such as a spot machine, away in ``seconds`` seconds."""
 
     host: str
     seconds: float
@@ -59,49 +63,49 @@ class HostNoticed:
 
 @dataclasses.dataclass(frozen=True)
 class AttemptFailed:
-    """A failure after which the backend cannot continue. All running hosts must be terminated."""
+    """A failure after which the attempt cannot continue. The supervisor has to terminate all running hosts."""
 
     failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
 class OutputsCollected:
-    """The outputs are in place, or could not be collected, with the failure."""
+    """The end of the collection of outputs. If an output is missing, ``failure`` is the reason, else None."""
 
     failure: Failure | None
 
 
 @dataclasses.dataclass(frozen=True)
 class ValuesNoted:
-    """Values to store with the status, under fleetfit's own key."""
+    """Values to store in the job's status, in the section for fleetfit's own values."""
 
     values: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class LimitMet:
-    """A limit of the backend that the job has reached. The job is then stopped as by ``max_run``."""
+    """A limit of the backend that the job has reached. The supervisor stops the job as if ``max_run`` were reached."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class WaitTold:
-    """The reason why a provider waits (a queue, for example). The reason is shown while no host trains."""
+    """The reason why a provider waits for hosts, such as a queue. The user sees the reason while no host trains."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceDescribed:
-    """The job's state at its managed service, in DescribeTrainingJob's form."""
+    """The managed service's description of the job, in the format of a DescribeTrainingJob response."""
 
     status: Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class ServiceRestarted:
-    """A restart of the job by its managed service, with the attempt's number (from 1)."""
+    """A restart of the job by its managed service. The first restart begins the attempt with the number 1."""
 
     attempt: int
 
@@ -111,7 +115,7 @@ class ServiceEnded:
     """The end of the job at its managed service. All output of the job was reported before.
 
     Attributes:
-        status: The last description of the job.
+        status: The managed service's last description of the job.
         failure: The failure, if the job has failed.
     """
 
@@ -129,14 +133,14 @@ ProviderEvent: TypeAlias = WaitTold | LimitMet | ValuesNoted
 
 
 class BackendEvents(Protocol):
-    """A receiver of a backend's events, in order."""
+    """A queue to which a backend adds its events in the order in which they happen."""
 
     def put_nowait(self, event: BackendEvent) -> None:
         """Receive the next event."""
 
 
 class ProviderEvents(Protocol):
-    """A receiver of a provider's events, in order."""
+    """A queue to which a provider adds its events in the order in which they happen."""
 
     def put_nowait(self, event: ProviderEvent) -> None:
         """Receive the next event."""

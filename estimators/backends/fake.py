@@ -46,8 +46,8 @@ class FakeOutcome:
 
     Attributes:
         seconds: The duration of the training in seconds. The lines are printed at even intervals over this time.
-        lines: The lines that the ranks print. A text is a line of rank 0, and ``(rank, text)`` is a line of another
-            rank. ``metric_definitions`` find metrics in these lines.
+        lines: The lines that the ranks print. A string is a line of rank 0, and ``(rank, string)`` is a line of the
+            given rank. The estimator's ``metric_definitions`` find metrics in these lines.
         metrics: The values that rank 0 reports, in the order of the reports, by the metric's name.
         failure: The failure with which the job ends, or None for a job that completes.
         exit_code: A short form of ``failure``. If not 0, rank 0 exits with this code and the job fails.
@@ -72,7 +72,7 @@ class FakeOutcome:
         object.__setattr__(self, "lines", tuple(_line(line) for line in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a form of the outcome that can be stored as JSON. :meth:`from_dict` restores the outcome."""
+        """Return the outcome as a dict that can be stored as JSON. :meth:`from_dict` restores the outcome."""
         return {
             "seconds": self.seconds,
             "lines": [list(line) if isinstance(line, tuple) else line for line in self.lines],
@@ -99,13 +99,15 @@ class FakeOutcome:
         return cls(**given)
 
     def run_options(self, **options: Any) -> RunOptions:
-        """Return RunOptions that give this outcome to the backend. ``options`` are additional arguments of
-        RunOptions.
+        """Return the RunOptions with which a job on ``local_fake`` has this outcome.
+
+        Args:
+            **options: Additional arguments of RunOptions.
         """
         return RunOptions(backend_options=self.to_dict(), **options)
 
     def failure_of(self, host: str) -> Failure | None:
-        """Return the failure that the first host reports. Return None if the job completes."""
+        """Return the failure that ``host``, the first host, reports. Return None if the job completes."""
         if self.failure is not None:
             return dataclasses.replace(self.failure, host=self.failure.host or host)
         if self.exit_code == 0:

@@ -1,4 +1,7 @@
-"""Resolve a spec's URIs to paths on this machine, for the local backends, with pure functions."""
+"""Interpret a spec for the local backends, which run hosts on machines that fleetfit reaches itself.
+
+The functions resolve URIs to paths on this machine, and describe the input channels. They change no files.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +40,10 @@ def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
 
 
 def agent_channels(spec: TrainingJobSpec) -> dict[str, dict[str, Any]]:
-    """Return the description of each channel for the host agent. See :class:`container.contract.channels.HostChannel`.
+    """Return the description of each channel that has an S3 source or a path, by the channel's name.
+
+    The host agent, a fleetfit process on the host, provides the channels. See
+    :class:`container.contract.channels.HostChannel`.
 
     Raises:
         ConfigurationError: options of a channel exclude each other.
@@ -80,12 +86,12 @@ def mounted(spec: TrainingJobSpec) -> bool:
 
 
 def filed(spec: TrainingJobSpec) -> list[str]:
-    """Return the names of the channels that scripts read as files and not as FIFOs."""
+    """Return the names of the channels that scripts read as files. Scripts read all other channels as FIFOs."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) != "Pipe"]
 
 
 def linked(spec: TrainingJobSpec) -> list[str]:
-    """Return the names of the channels whose files are not copied to each host, but read where they are stored."""
+    """Return the names of the channels in FastFile mode. Hosts read their files where they are stored."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "FastFile"]
 
 
@@ -105,16 +111,12 @@ def readers_per_host(spec: TrainingJobSpec) -> int:
 
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:
-    """Return the folder on this machine that the job names for its checkpoints. Return None if the job names no such
-    folder.
-    """
+    """Return the checkpoint folder that the job names, if the folder is on this machine. Otherwise, return None."""
     return path_here(spec.checkpoint.uri) if spec.checkpoint is not None else None
 
 
 def synced_checkpoints(spec: TrainingJobSpec) -> str | None:
-    """Return the S3 prefix with which the checkpoints are synchronised. Return None if the job names no S3 prefix for
-    them.
-    """
+    """Return the S3 prefix with which fleetfit synchronises the checkpoints, or None if the job has none."""
     return spec.checkpoint.uri if spec.checkpoint is not None and is_s3(spec.checkpoint.uri) else None
 
 

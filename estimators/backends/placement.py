@@ -19,15 +19,15 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterPlacement:
-    """The hosts of a job as they would be started.
+    """A description of a job's hosts before they are started.
 
     Attributes:
-        machine: The machine of each host.
-        facts: The backend's facts for the hosts' configuration.
+        machine: The machine on which each host would run.
+        facts: The values in the hosts' configuration that depend on the backend.
         base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
         checkpoints: The folder of checkpoints that all hosts share. None if each host has a separate folder.
-        entry_points: The command that starts each host.
-        preparations: The commands that are run before the hosts are started.
+        entry_points: The command that would start each host: the host's name -> the argv list.
+        preparations: The commands that would run before the hosts are started, as argv lists.
         warnings: Warnings for the user.
         notes: Additional facts to show, such as machine types and prices.
     """

@@ -1,7 +1,7 @@
 """Run hosts as processes on this machine, without installation, root or containers.
 
-Each host is one process ``python -m container train`` with its own file tree below the job's record. The control
-connection between hosts uses the loopback interface and a token that is created for the job.
+Each host is one process ``python -m container train`` with its own file tree below the job's record. The hosts connect
+to each other over the loopback interface, and authenticate with a token that is created for the job.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ProcessProvider(HostProvider):
         return LocalHost(self._runner, self._cluster, name)
 
     def close(self) -> None:
-        """Close the runner, which removes the folder of importers that all hosts share."""
+        """Close the runner. It removes the folder of the importers, the processes that fork the hosts' ranks."""
         self._runner.close()
 
     @classmethod
@@ -63,5 +63,5 @@ class ProcessBackend(HostCluster):
         return on_this_machine(spec, options, record)
 
     def provide(self, job: ProvidedJob) -> ProcessProvider:
-        """Create the provider. The files of its hosts are in the job's record."""
+        """Create the provider. The hosts' files are in the job's record."""
         return ProcessProvider(job, self)

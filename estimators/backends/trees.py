@@ -1,4 +1,7 @@
-"""Write a host's file tree into the job's record before the host starts, for the local backends."""
+"""Write a host's file tree into the job's record before the host starts, for the local backends.
+
+A file tree has the folders and files that a SageMaker container has in ``/opt/ml``.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ def write_tree(
         # download it from S3.
         shutil.copytree(record.source_dir, tree.code, symlinks=True)
     target = checkpoints(record, spec)
-    target.mkdir(parents=True, exist_ok=True)  # an earlier attempt may have deleted it
+    target.mkdir(parents=True, exist_ok=True)  # the script may have deleted the folder in an earlier attempt
     if not tree.checkpoints.is_symlink():
         tree.checkpoints.symlink_to(target)
 
@@ -81,7 +84,7 @@ def write_mounted_tree(
         spec: The job.
         host: The name of the host.
         facts: The values in the host's configuration that depend on the backend.
-        links: Whether links may lead out of the tree, because the container has the same paths as this machine.
+        links: Whether the container has the same paths as this machine, so that links may lead out of the tree.
 
     Raises:
         OSError: the tree cannot be written.

@@ -1,4 +1,4 @@
-"""Represent a job as values: its request, settings, inputs, policies and errors. Pure.
+"""Represent a job as values: its request, settings, inputs, policies and errors.
 
-Every other package may import this package.
+Every other package of ``estimators`` may import this package.
 """

@@ -1,7 +1,7 @@
 """Define how fleetfit treats each argument of the SageMaker SDK 2.x's constructors.
 
-For each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow``, the table :data:`ARGUMENTS` states whether the
-argument is carried, changed or refused, and why. The constructor reads its arguments with this table, and
+For each argument of ``EstimatorBase``, ``Framework`` and ``TensorFlow``, the table :data:`ARGUMENTS` states whether
+fleetfit keeps, changes or refuses the argument, and why. The constructors read their arguments with this table, and
 ``docs/sagemaker-arguments.md`` shows the table.
 """
 
@@ -22,8 +22,8 @@ class Treatment(enum.Enum):
     """The way in which fleetfit treats an argument."""
 
     CARRIED = "carried"  # same name, meaning and default
-    CHANGED = "changed"  # same name, other default or meaning, as the note explains
-    AWS_ONLY = "aws"  # sent for ml.* types; refused for local ones unless the value is neutral
+    CHANGED = "changed"  # same name, different default or meaning, as the note explains
+    AWS_ONLY = "aws"  # sent for ml.* types; refused for other types, except for neutral values
     REFUSED = "refused"  # refused for every instance type
     OWN = "own"  # an argument of fleetfit that the SDK does not have
 
@@ -47,7 +47,7 @@ class Argument:
             states the reason and an alternative.
         v1_name: The argument's name in the SageMaker SDK 1.x. The use of the old name causes a DeprecationWarning.
         owner: The constructor that accepts the argument.
-        neutral: The values that request nothing. These values are accepted even if other values are refused.
+        neutral: The values that have the same effect as leaving the argument out. These values are always accepted.
         containers: Whether local containers support the argument although local processes do not.
         accepts: The type of the argument's values, for editors and type checkers. If empty, the type is the type of
             the field of ``Settings``.
@@ -455,7 +455,7 @@ def asks_for_nothing(argument: Argument, value: Any) -> bool:
 
 
 def refuse_locally(values: Mapping[str, Any], instance_type: str) -> None:
-    """Raise an error for arguments that only AWS supports, if the instance type is local.
+    """Raise an error if an argument that only AWS supports is used with an instance type that fleetfit runs itself.
 
     Raises:
         UnsupportedError: an argument is not supported. The message contains the reason and an alternative.

@@ -1,7 +1,7 @@
-"""Define the upper limits of arguments. The limits protect the caller's memory. Pure.
+"""Define the largest sizes and times of a job that fleetfit accepts.
 
 The limits are far above practical values. Without limits, a typing error such as ``processes_per_host=10**9`` would
-exhaust the memory.
+exhaust the memory of the user's machine.
 """
 
 from __future__ import annotations
@@ -10,9 +10,10 @@ from container.contract.names import shown
 
 #: The largest number of hosts of a job.
 MAX_HOSTS = 1024
-#: The largest number of ranks of a job: eight ranks for each of the largest number of hosts.
+#: The largest number of ranks of a job: eight ranks on each of :data:`MAX_HOSTS` hosts.
 MAX_RANKS = 8192
-#: Ten years in seconds. The sum of this time and the current time is exact, and every system call accepts this time.
+#: The longest time that an option accepts, in seconds: ten years. Every system call accepts this time, and the sum of
+#: this time and the current time is exact.
 MAX_SECONDS = 315_360_000
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 for _error in (FleetfitError, ConfigurationError):
-    # users find the classes here; the toolkit, which also raises them, cannot import this module
+    # users see and import the classes from this module; the toolkit, which also raises them, cannot import it
     _error.__module__ = __name__
 
 #: The packages whose frames are omitted from the users' tracebacks.
@@ -69,11 +69,11 @@ FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # 
 class TrainingJobError(FleetfitError):
     """Raised if a training job failed.
 
-    The message has these parts in this order: host or rank and failure, hints, the location of the logs, the user's
-    traceback. The traceback is last because it is also last when the script runs without fleetfit.
+    The message contains, in this order: the failure with its host or rank, the hints, the location of the logs, and the
+    traceback of the script. The traceback is last, as in the output of a script that runs without fleetfit.
 
     Attributes:
-        job: The job's handle, or the job's name if there is no handle.
+        job: The :class:`~estimators.client.training_job.TrainingJob`, or the job's name if there is no such object.
         failure: The first failure of the job.
     """
 
@@ -153,7 +153,7 @@ class UnsupportedError(ConfigurationError):
 
 
 class PreflightWarning(UserWarning):
-    """A warning that the job will run, but perhaps not as intended."""
+    """Warn before the start of a job that the job will run, but perhaps not as intended."""
 
 
 def _message(job: Any, failure: Failure) -> str:

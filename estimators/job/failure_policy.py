@@ -1,10 +1,11 @@
 """Decide whether, when and on which hosts a job is started again after an attempt. All functions are pure.
 
-An *attempt* is one start of a job. An attempt ends by a failure (a crash, a lost host, a time limit of its start) or by
-a preemption (a host was taken away after a notice). Failures and preemptions are counted separately, because a
-preemption is not caused by the job.
+An *attempt* is one run of a job from its start. An attempt that does not complete ends with a failure or with a
+preemption. Examples of failures are a crash, a lost host, and hosts that do not start in time. In a preemption, a host
+is taken away after a notice. Failures and preemptions are counted separately, because a job does not cause its
+preemptions.
 
-All times are seconds on one clock, which the caller chooses. No function in this module reads a clock.
+The caller chooses the clock on which all times are measured, in seconds. No function in this module reads a clock.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from estimators.job.bounds import MAX_SECONDS
 #: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
 RETRIES = (1, 30)
 
-#: An attempt that raised an exception within this time of training, in seconds, failed "at once".
+#: If an attempt fails within this time of training, in seconds, at the same line with the same exception as the attempt
+#: before, no retry follows.
 _AT_ONCE_S = 60.0
 
 #: Exceptions that another attempt with the same code would raise again.
@@ -48,10 +50,10 @@ class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.
 
     Attributes:
-        max_failures: The largest number of failed attempts after which another attempt starts. None to use the
-            estimator's ``max_retry_attempts``, or 0 if ``max_retry_attempts`` is not set.
-        max_preemptions: The largest number of preempted attempts after which another attempt starts. None for no limit,
-            as on SageMaker.
+        max_failures: The number of failed attempts that are retried. After one more failed attempt, the job fails. None
+            to use the estimator's ``max_retry_attempts``, or 0 if ``max_retry_attempts`` is not set.
+        max_preemptions: The number of preempted attempts that are repeated. After one more preempted attempt, the job
+            fails. None for no limit, as on SageMaker.
         cooldown: The first and the longest pause after a failed attempt, in seconds. The pause doubles with each
             failure that follows without a new checkpoint. A preemption causes no pause.
         min_hosts: The least number of hosts with which the job continues if some hosts are lost. With None, the job
@@ -70,9 +72,12 @@ class FailurePolicy:
         rules.check(self)
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
-        """Return the policy with SageMaker's ``max_retry_attempts`` as ``max_failures``.
+        """Return a copy of the policy in which ``max_failures`` is the estimator's ``max_retry_attempts``.
 
         Return the policy unchanged if ``max_failures`` is set.
+
+        Args:
+            attempts: The value of ``max_retry_attempts``. None for no retries.
         """
         return dataclasses.replace(self, max_failures=attempts or 0) if self.max_failures is None else self
 
@@ -123,7 +128,7 @@ class Ending:
     seconds: float = 0.0
 
     def line(self) -> str:
-        """Return one line for users with the reason for the end and the attempt's duration in seconds."""
+        """Return the attempt's number, its duration in seconds and the reason for its end, as one line for users."""
         return f"attempt {self.attempt}, after {self.seconds:.1f} s: {cut(self.what(), 199)}"
 
     def what(self) -> str:
@@ -133,7 +138,7 @@ class Ending:
         return " ".join(self.failure.summary().split()) if self.failure is not None else "it failed"
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the values in a JSON-serialisable form. :meth:`from_dict` reads this form."""
+        """Return the description as a JSON-serialisable dict, which :meth:`from_dict` can read."""
         failure = self.failure
         if failure is not None:  # a job may have thirty attempts; the logs have the full texts
             shortened = failure.traceback[-_TRACEBACK_LIMIT:] if failure.traceback else None
@@ -150,7 +155,7 @@ class Ending:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Ending:
-        """Read the result of :meth:`to_dict`."""
+        """Create a description from the result of :meth:`to_dict`."""
         failure = values.get("failure")
         return cls(
             attempt=int(values["attempt"]),
@@ -224,12 +229,12 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
 
 
 def never_again(failure: Failure) -> str:
-    """Return why another attempt would fail in the same way. Return an empty text if that is not certain.
+    """Return the reason why another attempt would fail in the same way. Return an empty text if it might succeed.
 
-    The following failures would be repeated:
+    Another attempt would end with the same failure after:
 
     * wrong files and arguments
-    * failures that are caused by ``on_undistributed`` and ``on_nan``
+    * failures because of ``on_undistributed="fail"`` or ``on_nan="fail"``
     * internal errors of fleetfit
     * code that cannot run (``SyntaxError``, ``ImportError``, ``NameError``, a missing command)
     * arguments that the script's parser rejects
@@ -281,9 +286,9 @@ def _repeats(before: Ending, last: Ending) -> bool:
 
 
 def in_a_row(endings: Sequence[Ending]) -> int:
-    """Return how many attempts failed in a row at the end.
+    """Return how many of the last attempts failed in a row.
 
-    The count begins with the last attempt that saved a new checkpoint. The attempt with the checkpoint is included.
+    Attempts before the last attempt that saved a new checkpoint are not counted.
     """
     count = 0
     for ending in reversed(endings):
@@ -296,7 +301,7 @@ def in_a_row(endings: Sequence[Ending]) -> int:
 
 
 def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") -> Failure:
-    """Return the failure of a job with the ends of the job's earlier attempts.
+    """Return a copy of a job's failure that also describes the ends of the job's earlier attempts.
 
     Args:
         failure: The failure of the last attempt.
@@ -313,18 +318,18 @@ def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") ->
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PresentHosts:
-    """The hosts of a job that are currently available.
+    """The hosts of a job, and the times at which absent hosts will return.
 
     Attributes:
         hosts: All hosts of the job, in rank order.
-        gone: The time at which each absent host will return. Infinite if the host never returns.
+        gone: For each absent host, the time at which the host will return. Infinite if the host never returns.
     """
 
     hosts: tuple[str, ...]
     gone: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def without(self, host: str, *, until: float = math.inf) -> PresentHosts:
-        """Return the hosts after a host has been taken away.
+        """Return a copy in which a host is absent.
 
         Args:
             host: The host that was taken away.
@@ -333,7 +338,7 @@ class PresentHosts:
         return dataclasses.replace(self, gone={**self.gone, host: until})
 
     def returned(self, host: str) -> PresentHosts:
-        """Return the hosts after a host has returned."""
+        """Return a copy in which a host is present again."""
         return dataclasses.replace(self, gone={name: until for name, until in self.gone.items() if name != host})
 
     def present(self, now: float) -> tuple[str, ...]:
@@ -341,9 +346,9 @@ class PresentHosts:
         return tuple(host for host in self.hosts if self.gone.get(host, -math.inf) <= now)
 
     def enough_at(self, least: int, now: float) -> float:
-        """Return when at least ``least`` hosts are available.
+        """Return the time from which at least ``least`` hosts are available.
 
-        Return ``now`` if enough hosts are available already. Return infinity if there will never be enough hosts.
+        Return ``now`` if enough hosts are available now. Return infinity if there will never be enough hosts.
         """
         times = sorted(max(now, self.gone.get(host, now)) for host in self.hosts)
         return times[least - 1] if 0 < least <= len(times) else (now if least <= 0 else math.inf)

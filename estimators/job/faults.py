@@ -1,7 +1,7 @@
 """Define the faults that can be injected into a job: ``fit(faults=[Kill(rank=1, at_step=50)])``.
 
-Users inject faults to test how a job reacts to them. Each fault is a value that contains the action and its time. The
-same list of faults has the same effect in every run.
+Users inject faults to test how a job reacts to them. A fault states what happens and when. The same list of faults has
+the same effect in every run.
 """
 
 from __future__ import annotations
@@ -46,15 +46,16 @@ class Fault:
     """The base class of all faults. Each fault has exactly one trigger: ``at_step``, ``at_s`` or ``at_line``.
 
     Attributes:
-        at_step: The number of finished training steps, including the steps before a restart. The steps are counted by
-            ``cluster.callbacks()`` or reported by ``cluster.report(step=…)``.
-        at_s: The number of seconds after the start of the attempt's hosts.
+        at_step: The fault is triggered when this number of training steps is finished. Steps before a restart count
+            too. ``cluster.callbacks()`` counts the steps, or the script reports them with ``cluster.report(step=…)``.
+        at_s: The fault is triggered this number of seconds after the start of the attempt's hosts.
         at_line: A regular expression. The fault is triggered when a rank prints a line that matches it.
-        attempt: The number of the job's attempt. None for every attempt.
+        attempt: The number of the attempt in which the fault is triggered, from 0. None for every attempt.
         do: The name of the kind of fault, as used in JSON and on the command line.
     """
 
-    # Type checkers see kw_only and a missing default only in dataclasses.field itself.
+    # Not option(): type checkers recognise kw_only, or that a field has no default, only in calls of
+    # dataclasses.field().
     at_step: int | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": rules.whole(1)})
     at_s: float | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _SECONDS})
     at_line: str | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _pattern})
@@ -229,10 +230,11 @@ def _value(text: str) -> Any:
 
 
 def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
-    """Return instructions for the ranks of an attempt. Each instruction names a rank and a step.
+    """Return the instructions of an attempt's ranks for the faults with ``at_step``.
 
-    Rank 0 reports the faults of hosts. Each instruction has the form ``{"id", "rank", "step"}``. The instruction for a
-    kill also has the ``signal``.
+    Each instruction has the form ``{"id", "rank", "step"}``. An instruction with a ``signal`` makes the rank send this
+    signal to itself after the step. An instruction without a signal is for a fault of a host: rank 0 reports that it
+    has finished the step, and the supervisor then removes or interrupts the host.
     """
     orders = []
     for number, fault in enumerate(faults):

@@ -25,13 +25,14 @@ class Capabilities:
         own_environment: Whether scripts run in an environment that is created for them on the hosts.
         heartbeats: Whether every host runs fleetfit's toolkit, which sends heartbeats.
         elastic: Whether hosts can join and leave while a job runs.
-        simulated: Whether no process is started, and the output of hosts is given in advance.
+        simulated: Whether the backend starts no processes, and replays output that the user's test has defined.
         needs_gpus: Whether hosts need GPUs of this machine.
         spot: Whether spot capacity is bought in a real market, which interrupts hosts.
-        searched_by_name: Whether leftovers of jobs are searched only if the user names a region (``fleetfit clean
-            --NAME``). The reason is that the search queries a service with the user's credentials.
-        bridges: Whether connections between hosts that do not reach each other can be forwarded.
-        locates: Whether a source of places decides where each host runs. A host without a place then never starts.
+        searched_by_name: Whether ``fleetfit clean`` searches for leftovers of jobs only if the user names a region with
+            ``--NAME``. The reason is that the search queries a service with the user's credentials.
+        bridges: Whether fleetfit can forward connections between hosts that cannot connect to each other directly.
+        locates: Whether the source that lists an elastic job's hosts, such as a discovery script, decides on which
+            machine each host runs. A host for which the source has no machine does not start.
         keeps_imports: Whether a job that is started in a notebook keeps a process with the imported modules for the
             next job by default (``keep_alive_period_in_seconds``).
     """
@@ -143,7 +144,7 @@ def kinds() -> str:
 
 
 def find(name: str) -> Fleet | None:
-    """Return the backend with a name. Return None if the name is unknown."""
+    """Return the backend with the given name. Return None if the name is unknown."""
     return FLEETS[name] if name in FLEETS else added().get(name)
 
 
@@ -153,7 +154,11 @@ def names() -> tuple[str, ...]:
 
 
 def fleet_name(instance_type: str) -> str:
-    """Return the name of an instance type's backend: ``ml`` for every ``ml.*`` type, or the instance type itself."""
+    """Return the name of an instance type's backend.
+
+    For a type with a prefix that is a backend's name, such as ``ml.p3.2xlarge``, the result is the prefix, ``ml``. Any
+    other instance type is itself the name of a backend.
+    """
     name, dot, _ = instance_type.partition(".")
     fleet = find(name) if dot else None
     return name if fleet is not None and fleet.typed else instance_type

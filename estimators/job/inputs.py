@@ -1,4 +1,7 @@
-"""Define the input channels, with the names and defaults of the SageMaker SDK 2.x (``sagemaker.inputs``)."""
+"""Define the classes with which users describe a job's input channels.
+
+Names and defaults are those of the SageMaker SDK 2.x (``sagemaker.inputs``).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,7 @@ from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import InputChannel
 
-#: The channel of inputs that are not a dict.
+#: The name of the channel if the argument ``inputs`` is not a dict.
 DEFAULT_CHANNEL = "training"
 
 #: The module that writes Spark's DataFrames. It is imported on use.
@@ -32,13 +35,13 @@ class SparkFrame(Protocol):
     def sparkSession(self) -> Any: ...
 
 
-#: The argument ``inputs`` of ``fit()``. The values of a dict have type Any, because mypy would refuse a dict variable
-#: with other values.
+#: The type of the argument ``inputs`` of ``fit()``. The values of a dict have the type Any, because mypy would
+#: otherwise refuse a variable whose inferred type is ``dict[str, object]``.
 Inputs = str | os.PathLike[str] | Configured | SparkFrame | Mapping[str, Any] | None
 
 
 class ShuffleConfig:
-    """Shuffles the order in which a channel's objects and manifest entries are read.
+    """Shuffle the order in which a channel's objects and manifest entries are read.
 
     Args:
         seed: The seed of the random order.
@@ -66,8 +69,8 @@ class TrainingInput:
         instance_groups: The names of the instance groups that get the data.
         input_mode: ``"File"``, ``"Pipe"`` or ``"FastFile"``. The value overrides the estimator's input mode.
         attribute_names: The attributes to read from an augmented manifest.
-        target_attribute_name: An argument for SageMaker AutoML. The argument is refused, because training jobs do not
-            support AutoML.
+        target_attribute_name: An argument for SageMaker AutoML. Any value except None is refused, because training jobs
+            do not have this setting.
         shuffle_config: The seed for shuffling the order of the objects, or None.
 
     Attributes:
@@ -159,7 +162,7 @@ class TrainingInput:
             The channel that contains the files.
 
         Raises:
-            ConfigurationError: the argument is not a DataFrame, or a column cannot be written. The message names the
+            ConfigurationError: ``dataframe`` is not a DataFrame, or a column cannot be written. The message names the
                 column.
             UnsupportedError: the DataFrame is from Spark Connect, or is a stream.
             BackendError: Spark failed.
@@ -260,8 +263,8 @@ def normalise_uri(location: Any) -> str:
     """Return a location in normal form. A URI is returned unchanged. A path is made absolute.
 
     Raises:
-        ConfigurationError: the value is neither a path nor a URI. A ``file://`` URI must not name another machine, and
-            must have an absolute path.
+        ConfigurationError: the value is neither a path nor a URI, or is a ``file://`` URI that names a different
+            machine or has no absolute path.
     """
     if not isinstance(location, str | os.PathLike) or isinstance(location, bytes):
         raise ConfigurationError(
@@ -300,7 +303,7 @@ def _channel(name: str, value: Any) -> InputChannel:
             )
     channel = InputChannel.from_request({**config, "ChannelName": name})
     source = channel.source.s3
-    if source is not None:  # the SDK's own classes do not support relative paths
+    if source is not None:  # the SageMaker SDK's input classes do not make relative paths absolute
         config = channel.to_request()
         config["DataSource"]["S3DataSource"]["S3Uri"] = normalise_uri(source.uri)
         channel = InputChannel.from_request(config)

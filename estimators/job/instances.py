@@ -1,9 +1,9 @@
 """List the features and prices of SageMaker's instance types.
 
 The sources are AWS's public lists of SageMaker's ML instance types and of EC2's accelerated instances. The number of
-vCPUs follows from the size (``2xlarge`` is 8), except in a few old families. Networks and devices are those that EC2
-publishes. The prices are those of us-east-1, and they change. :func:`price_source` returns the source of each price.
-``Result.cost(per_hour=…)`` and ``compare(prices=…)`` accept other prices.
+vCPUs follows from the size (``2xlarge`` is 8), except in a few old families. The network bandwidths and GPU models are
+those that EC2 publishes. The prices are those of us-east-1, and they change. :func:`price_source` returns the source of
+each price. ``Result.cost(per_hour=…)`` and ``compare(prices=…)`` accept prices of the user instead.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def slots(instance_type: str) -> int | None:
 
 
 def near(instance_type: str, known: Iterable[str]) -> list[str]:
-    """Return the types to suggest instead of an unknown type: the local types and the types of the same family."""
+    """Return the types to suggest instead of an unknown type: fleetfit's own types and the types of the same family."""
     family = _split(instance_type)[0]
     relatives = [name for name in known if name.startswith("ml.") and _split(name)[0] == family]
     return [*OWN_TYPES, *relatives]

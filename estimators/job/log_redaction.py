@@ -1,6 +1,7 @@
-"""Hide the secrets of a job in the output of its processes, and in texts about its end.
+"""Hide the secrets of a job in the output of its processes, and in the description of its failure.
 
-Secrets are the values whose names look secret, and texts that have the form of known keys.
+Secrets are values with names that look secret, such as ``API_KEY``, and texts that look like the keys of known
+services.
 """
 
 from __future__ import annotations
@@ -23,16 +24,17 @@ _MEMBERS = ("Environment", "HyperParameters")
 #: The length of the shortest hidden value, in characters. Shorter values also occur as ordinary words, so that a mask
 #: in their place would reveal the secret.
 _SHORTEST = 6
-#: The length of the shortest part of a secret beside a cut that is hidden, in characters.
+#: If a text was cut inside a secret, the remaining part of the secret is hidden if it has at least this many
+#: characters.
 _SHORTEST_REST = 4
-#: The length of the shortest text of a failure that may be cut, in characters. Shorter texts are complete, so that
-#: their ends are not parts of secrets.
+#: Texts of a failure that have at least this many characters may have been cut. Shorter texts are complete, so that
+#: they cannot begin or end with a part of a secret.
 _SHORTEST_CUT = 100
 
 
 class Mask:
-    """Hides secrets in texts. A cut text may contain only a part of a secret beside the mark of the cut (``…``). Such
-    parts are hidden too.
+    """Hide secrets in texts. If a text was cut inside a secret, a part of the secret remains beside the mark of the cut
+    (``…``). Such parts are hidden too.
 
     Args:
         forms: The secrets, in each form in which they may be printed.
@@ -47,10 +49,9 @@ class Mask:
         return self._without(text, cut=False)
 
     def of_tail(self, text: str) -> str:
-        """Return the text without secrets.
+        """Return the text without secrets, if the text may have been cut at its beginning and its end without a mark.
 
-        The text may have been cut at its beginning and end without a mark. Parts of secrets at both ends are hidden
-        too.
+        Parts of secrets at the beginning and at the end are hidden too.
         """
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
@@ -68,12 +69,12 @@ class Mask:
         )
 
     def _without_rests(self, part: str, *, begun: bool, goes_on: bool) -> str:
-        """Return a part of a text without the beginnings and ends of secrets that remain at its cuts.
+        """Hide the parts of secrets at the beginning and at the end of a piece of a text that was cut.
 
         Args:
-            part: The part of the text.
-            begun: Whether the text was cut before the part.
-            goes_on: Whether the text was cut after the part.
+            part: The piece of the text.
+            begun: Whether text was removed before the piece, so that the piece may begin with the end of a secret.
+            goes_on: Whether text was removed after the piece, so that the piece may end with the beginning of a secret.
         """
         body = part.strip()
         head, tail = part[: len(part) - len(part.lstrip())], part[len(part.rstrip()) :]
@@ -119,27 +120,32 @@ def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
 def mask_failure(failure: Failure, mask: Mask) -> Failure:
     """Return the failure without secrets.
 
-    Hosts cut long texts. A text may therefore contain only the end of a secret. Such ends are removed too.
+    Hosts cut long texts. Therefore a text may begin or end with a part of a secret. Such parts are hidden too.
     """
     return Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
 
 
 def _is_harmless(value: str) -> bool:
-    """Return whether an environment variable's value is only a word or an existing path. Such a value is not a secret.
+    """Return whether the value of an environment variable is only a word or an existing path, and therefore not a
+    secret.
 
-    Examples are ``AUTH=disabled`` and ``SSH_AUTH_SOCK``.
+    Examples are the values of ``AUTH=disabled`` and ``SSH_AUTH_SOCK``.
     """
     return value.isalpha() or (value.startswith("/") and os.path.exists(value))
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms in which a value may be printed: unchanged, as a literal, and line by line."""
+    """Return the texts as which a value may be printed: unchanged, as a Python or JSON literal, and line by line."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 
 def _size_of_end(form: str, text: str) -> int:
-    """Return the number of characters of the longest end of a secret with which the text begins. Return 0 if the number
-    is less than four.
+    """Return how many characters at the beginning of the text are the end of a secret. Return 0 if they are fewer than
+    four.
+
+    Args:
+        form: The secret.
+        text: The text.
     """
     first = text[:_SHORTEST_REST]
     start = form.find(first, max(0, len(form) - len(text)))
@@ -151,8 +157,12 @@ def _size_of_end(form: str, text: str) -> int:
 
 
 def _size_of_start(form: str, text: str) -> int:
-    """Return the number of characters of the longest beginning of a secret with which the text ends. Return 0 if the
-    number is less than four.
+    """Return how many characters at the end of the text are the beginning of a secret. Return 0 if they are fewer than
+    four.
+
+    Args:
+        form: The secret.
+        text: The text.
     """
     last = text[-_SHORTEST_REST:]
     start = form.rfind(last, 0, len(text))

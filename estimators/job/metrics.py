@@ -37,12 +37,13 @@ _MAX_REGEX = 500
 #: The number of bytes of a line that are searched. The log contains the whole line.
 LINE_LIMIT = 1 << 20
 
-#: The form in which programs print values that are not numbers. The second constant contains substrings of this form,
-#: for a fast first check.
+#: Matches the words with which programs print NaN and infinity. The second constant contains the beginnings of these
+#: words, for a fast first check.
 _NOT_A_NUMBER = re.compile(r"(?<![\w.])[-+]?(?:nan|inf(?:inity)?)(?!\w)", re.IGNORECASE)
 _WORDS = ("nan", "NaN", "NAN", "inf", "Inf", "INF")
-#: The numbers that replace values that are not numbers. A training is very unlikely to print them. The second constant
-#: is the least number of characters of such a number that a regex must match.
+#: The stand-ins: numbers that replace NaN and infinity in a copy of a line (:func:`with_numbers`). A training is very
+#: unlikely to print them. The second constant is the least number of characters of such a number that a regex must
+#: match.
 _STAND_INS = {"nan": "0.73905142681", "inf": "0.40286193757", "-inf": "0.61820347193"}
 _LEAST = len("0.7390")
 #: The forms in which Keras prints epochs and steps, ``Epoch 3/10`` and ``45/120 [===>…``, and the form that other
@@ -107,7 +108,8 @@ class MetricPattern:
 
     @property
     def word(self) -> str:
-        """Return a word that matching lines are likely to contain.
+        """Return a word that matching lines are likely to contain. If no line matches, the first line with this word is
+        shown to the user.
 
         The result is the longest word of the regex. If the regex has no word, the result is the longest word of the
         metric's name.
@@ -117,7 +119,7 @@ class MetricPattern:
         return max(words, key=len)
 
     def to_dict(self) -> dict[str, str]:
-        """Return the definition in SageMaker's form."""
+        """Return the metric as an item of SageMaker's ``MetricDefinitions``."""
         return {"Name": self.name, "Regex": self.regex}
 
 
@@ -183,14 +185,14 @@ class Line:
 
 
 class MetricExtractor:
-    """Joins the output of processes to lines, and creates events for the metrics in the lines.
+    """Join the output of processes to lines, and create events for the metrics in the lines.
 
-    Pieces of output are joined until a line ends. Each metric is found at most once per line, at its first match.
+    Each metric is found at most once in a line, at the first match of its regex.
 
     Args:
         definitions: The metrics.
-        rank_of: Returns the rank of a host's process (see :mod:`estimators.records.ranks`). None to derive the rank
-            from the process's name.
+        rank_of: A function that returns the rank for the names of a host and a process (see
+            :mod:`estimators.records.ranks`). None to derive the rank from the process's name.
     """
 
     def __init__(
@@ -256,8 +258,8 @@ class MetricExtractor:
         Returns:
             An event of kind ``metric`` with data ``{"name", "value"}``.
 
-            If the line contains stand-ins, the event has the kind ``not_a_number`` instead. The event has the real
-            value, the epoch and the step.
+            If the line contains stand-ins (:func:`with_numbers`), the event has the kind ``not_a_number`` instead. The
+            data then contains the real value (NaN or infinity), the epoch and the step.
 
             The regex of a metric may match a text that is not a number, or only a part of a number. The first time that
             this happens, there is also an event of kind ``warning``.
@@ -286,7 +288,7 @@ class MetricExtractor:
         return events
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """Return a text for each metric that no line contained.
+        """Return a warning for each metric whose regex matched no line.
 
         Args:
             known: The names of the metrics that were found or reported.
@@ -316,7 +318,7 @@ def with_numbers(line: Line) -> Line | None:
 
 
 def _stood_for(caught: str) -> float | None:
-    """Return the value that a matched stand-in represents. Return None if the matched text is not a stand-in."""
+    """Return NaN or infinity if the matched text is the stand-in of this value. Otherwise return None."""
     for name, number in _STAND_INS.items():
         if len(caught) >= _LEAST and number.startswith(caught):
             return float(name)
@@ -339,8 +341,8 @@ def _place(text: str, epoch: int | None) -> dict[str, int]:
 class FinalMetrics:
     """The last value of each metric, updated event by event.
 
-    Only the last attempt that reported a metric is used. In this attempt, the value of the lowest rank that reported
-    the metric is used. The lowest rank is the chief if the chief reports the metric.
+    For each metric, only the last attempt that reported the metric counts. If several ranks reported the metric in this
+    attempt, the value of the lowest rank is used.
     """
 
     def __init__(self) -> None:
@@ -404,7 +406,7 @@ def metrics_frame(events: Iterable[Event], *, start: float | None = None) -> pan
     import pandas
 
     times, attempts, found_ranks, names, values, hosts = [], [], [], [], [], []
-    for event in events:  # the events may be millions: columns need a tenth of their memory
+    for event in events:  # a job may have millions of events; lists of values need a tenth of the events' memory
         if event.kind == "metric" and {"name", "value"} <= event.data.keys():
             times.append(event.time_ns)
             attempts.append(event.attempt)

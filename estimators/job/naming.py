@@ -1,4 +1,4 @@
-"""Create names of training jobs in the form of the SageMaker SDK 2.x: a base and the time in milliseconds."""
+"""Create names of training jobs as the SageMaker SDK 2.x does: a base, followed by the time in milliseconds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Find a complete number if a regular expression's group matched only a part of the number, or too much text.
+"""Find the complete number if the group of a metric's regular expression matched only a part of the number, or too much
+text.
 
 For example, ``loss: ([0-9.]+)`` matches ``7.5`` in ``loss: 7.5e-05``, and ``0.95.`` at the end of a sentence.
 """
@@ -16,9 +17,10 @@ GROUP = r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
 _NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 #: Characters that may follow a number within the matched text.
 _CLOSING = re.compile(r"[\s.,;:!?%'\")\]}]*")
-#: The part of a number before a group. It consists of digits, or of a sign that does not join words.
+#: Matches the part of a number that precedes a group: digits, or a sign that is not a hyphen between words.
 _BEGUN = re.compile(r"[-+\u2212]?[\d,]*\d\.?\d*\Z|(?<![\w.)\]])[-+\u2212]\Z")
-#: A regex that matches a digit, a point or a sign before its group. Such a regex omits a part of the number on purpose.
+#: Matches a regex that itself matches a digit, a point or a sign before its group. The author of such a regex has left
+#: a part of the number out of the group on purpose.
 _MEANT = re.compile(r"(?:\d|-|\\[d.+]|\[[^\]]*[-+\d.][^\]]*\])[?*+]?\((?!\?[:=!<])")
 
 

@@ -1,9 +1,9 @@
-"""Decide which job of a queue on one machine runs next. Pure.
+"""Decide which job of a queue on one machine runs next. All functions are pure.
 
-Jobs start in the order of their priority. Jobs of equal priority start in the order of their arrival. Each job starts
-as soon as the resources that it needs are free. No job starts before a job that is ahead of it, so that small jobs do
-not delay a large job. If a job needs more resources than the machine has, the job starts when no other job of the queue
-runs. A preemptible job is interrupted if a job of higher priority needs its resources.
+Jobs start in the order of their priority. Jobs of equal priority start in the order of their arrival. Only the first
+waiting job can start, as soon as the resources that it needs are free. Small jobs therefore cannot overtake a large job
+and delay it. If a job needs more resources than the machine has, the job starts when no other job of the queue runs. A
+running job that is preemptible is interrupted if a job of higher priority needs its resources.
 """
 
 from __future__ import annotations
@@ -41,10 +41,10 @@ class ComputeResources:
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
     def minus(self, others: Iterable[ComputeResources]) -> ComputeResources:
-        """Return the resources that remain when others use some of them.
+        """Return the resources that remain free when jobs use some of them.
 
         Args:
-            others: The resources that others use.
+            others: The resources that each of these jobs uses.
         """
         taken = list(others)
         return ComputeResources(
@@ -86,22 +86,22 @@ class QueuedJob:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> QueuedJob:
-        """Read the result of ``dataclasses.asdict``.
+        """Create a queued job from the result of ``dataclasses.asdict``.
 
         Raises:
-            KeyError, TypeError, ValueError: the values are not an entry.
+            KeyError, TypeError, ValueError: the values do not describe a queued job.
         """
         return cls(**{**values, "needs": ComputeResources(**values["needs"])})
 
 
 def order(entries: Iterable[QueuedJob]) -> list[QueuedJob]:
-    """Return the waiting entries in the order in which they start."""
+    """Return the jobs that wait, in the order in which they start."""
     waiting = (entry for entry in entries if not entry.running)
     return sorted(waiting, key=lambda entry: (-entry.priority, entry.since, entry.job))
 
 
 def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
-    """Return whether a job may start now."""
+    """Return whether a waiting job may start now: it is the next job, and the resources that it needs are free."""
     known = list(entries)
     waiting = order(known)
     if not waiting or waiting[0].job != job:
@@ -110,11 +110,11 @@ def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) ->
 
 
 def makes_room(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
-    """Return whether a running job must end its attempt for the next job in the queue.
+    """Return whether a running job must be interrupted, so that the next job in the queue can start.
 
     Only as many jobs as necessary are interrupted. Jobs of the lowest priority are interrupted first. Of jobs with
-    equal priority, the latest is interrupted first. If the interruptions would not free enough resources, no job is
-    interrupted.
+    equal priority, the job that entered the queue last is interrupted first. If interruptions cannot free enough
+    resources, no job is interrupted.
 
     Args:
         entries: All entries of the queue.

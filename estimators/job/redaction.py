@@ -1,7 +1,7 @@
-"""Hide secrets in command lines, source text, logs and addresses before the texts are stored or shown.
+"""Hide secrets in command lines, source code, logs and URLs before these texts are stored or shown.
 
-A secret is recognised by its name or by its form, such as the keys of well-known services and signatures in addresses.
-The forms are those that the services document, and those that Yelp's detect-secrets uses.
+A secret is recognised by its name or by its format. Known formats are the keys of well-known services, and signatures
+in addresses. The formats are taken from the services' documentation and from Yelp's detect-secrets.
 
 Every pattern is bounded, because the time for masking must be linear in the length of the text. The text may be a
 notebook cell or a hyperparameter of hundreds of kilobytes.
@@ -51,7 +51,7 @@ _ASSIGNMENT = re.compile(
     r"""(?P<quote>["'])(?P<value>(?:\\.|(?!(?P=quote))[^\\\n]){1,4096})(?P=quote)"""
 )
 _URL_USER = re.compile(r"://[^/\s@'\"]{1,512}@")
-#: The forms of keys by their prefixes. The prefixes are used for a fast first check.
+#: Substring of a key -> pattern of the key. The substrings are used for a fast first check.
 _FORMS = {
     "AKIA": r"AKIA[0-9A-Z]{16}",
     "ASIA": r"ASIA[0-9A-Z]{16}",
@@ -76,7 +76,7 @@ _FORMS = {
     "ya29.": r"ya29\.[\w-]{20,2048}",
 }
 _KNOWN_FORMS = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_FORMS.values())})(?![A-Za-z0-9])")
-#: Signatures and secrets in addresses: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
+#: Signatures and secrets in URLs: ``?X-Amz-Signature=…``, ``&sig=…``, ``?token=…``.
 _QUERY = re.compile(r"(?P<name>[?&;](?P<word>[A-Za-z][\w.-]{0,60}))=(?P<value>[^&;\s\"'<>#]{1,4096})")
 _SIGNATURES = frozenset(("sig", "signature", "key", "token", "x-amz-signature", "x-amz-credential", "x-goog-signature"))
 _HEADER = re.compile(
@@ -106,12 +106,12 @@ def looks_secret(name: str) -> bool:
 
 
 def mask_text(text: str) -> str:
-    """Mask string literals that are assigned to secret names, user names in URLs, and keys with a known form."""
+    """Mask string literals that are assigned to secret names, and everything that :func:`mask_known` masks."""
     return mask_known(_ASSIGNMENT.sub(_mask_assignment, text))
 
 
 def mask_known(text: str) -> str:
-    """Mask user names and signatures in addresses, values of Authorization headers, and keys with a known form.
+    """Mask user names and signatures in URLs, values of Authorization headers, private keys, and keys of known formats.
 
     The function is fast on texts without such secrets, because it is applied to all output of jobs.
     """
@@ -159,7 +159,7 @@ def _is_secret(name: str) -> bool:
 
 
 def secret_words(argv: Sequence[str]) -> set[str]:
-    """Return the values of secret options in a command line that :func:`mask_argv` hides."""
+    """Return the values in a command line that :func:`mask_argv` hides, such as the values of secret options."""
     masked = zip(argv, mask_argv(argv), strict=True)
     return {word[len(shown) - len(MASK) :] for word, shown in masked if shown.endswith(MASK) and word != shown}
 

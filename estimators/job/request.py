@@ -34,7 +34,7 @@ from estimators.job.spot_market import SpotMarket
 
 S = TypeVar("S", bound="_Shape")
 
-#: The possible reactions to a problem that is detected in a job.
+#: The possible reactions of fleetfit to a problem that it detects in a running job.
 Noticed = Literal["warn", "fail"]
 NOTICED = get_args(Noticed)
 
@@ -61,8 +61,8 @@ def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False,
 
 @dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _Shape:
-    """The base class of the structures. The class uses the metadata of fields to convert a structure to a request and
-    back.
+    """The base class of the structures of a request. The metadata of each field tells this class how to convert the
+    field to a member of the request and back.
 
     Equality, hash and representation are implemented once, in this class. If dataclasses generated them for each
     structure, the import time of this module would double. The import delays the start of every job.
@@ -103,7 +103,7 @@ class _Shape:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def to_request(self) -> dict[str, Any]:
-        """Return the structure in the form of a request, without absent members."""
+        """Return the structure as JSON-like data for a request. Absent members are omitted."""
         request: dict[str, Any] = {}
         for field in dataclasses.fields(self):
             if "member" not in field.metadata:
@@ -187,7 +187,7 @@ class Algorithm(_Shape):
     """The code that runs (``AlgorithmSpecification``).
 
     Attributes:
-        input_mode: ``File``, ``Pipe`` or ``FastFile``, for channels that have no input mode.
+        input_mode: The input mode of channels that do not set one: ``File``, ``Pipe`` or ``FastFile``.
         image: The URI of the container image.
         name: The name or ARN of a SageMaker algorithm that is used instead of an image.
         metric_definitions: The metrics to read from the logs.
@@ -381,7 +381,7 @@ class TrainingJobSpec(_Shape):
     """A training job, which is a ``CreateTrainingJob`` request as a value.
 
     The class does not check the values. :func:`estimators.job.validation.check_request` checks the finished request,
-    because clients in other languages send requests too.
+    because clients that do not use this class also send requests.
 
     Attributes:
         name: The job's name.
@@ -401,7 +401,7 @@ class TrainingJobSpec(_Shape):
         checkpoint: The location where checkpoints are saved.
         environment: The environment variables for the containers.
         retry: The retry strategy.
-        present: The names of the hosts of an attempt that does not run on all hosts. Empty for all hosts. The names are
+        present: The names of the hosts on which the current attempt runs. Empty if it runs on all hosts. The names are
             not a member of the request.
     """
 
@@ -424,7 +424,7 @@ class TrainingJobSpec(_Shape):
     present: tuple[str, ...] = ()
 
     def with_hosts(self, hosts: tuple[str, ...]) -> TrainingJobSpec:
-        """Return the job on some of its hosts. The hosts keep their names.
+        """Return the job for an attempt that runs on only some of the hosts. The hosts keep their names.
 
         Args:
             hosts: The names of the hosts to use, in rank order.
@@ -501,7 +501,7 @@ def _json_options(where: str, value: Any) -> dict[str, Any]:
     """Convert options to JSON types, because the record stores them as JSON.
 
     Args:
-        field: The name of the field of :class:`RunOptions`, for errors.
+        where: The name of the field of :class:`RunOptions`, for error messages.
         value: The options.
 
     Raises:
@@ -527,27 +527,29 @@ class RunOptions:
 
     Attributes:
         python: The interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
-        stop_grace: How long the script has to save after ``stop()``, ``max_run`` or SageMaker's stop, in seconds.
-        interrupt_grace: How long the script has to save after Ctrl-C or an interrupt of the notebook's kernel, in
-            seconds.
+        stop_grace: How long the script has to save its state after ``stop()``, at the end of ``max_run`` or when
+            SageMaker stops the job, in seconds.
+        interrupt_grace: How long the script has to save its state after Ctrl-C or an interrupt of the notebook's
+            kernel, in seconds.
         start_timeout: The maximum time until all hosts have started, in seconds.
         backend_options: The options for the selected backend. The backend checks the options.
         failure_policy: The reaction to failed and preempted attempts.
-        spot_market: The market that determines when hosts are interrupted, with ``use_spot_instances``.
+        spot_market: A simulated spot market, which determines when the hosts of a job with ``use_spot_instances`` are
+            interrupted.
         faults: The faults to inject, as in ``fit(faults=…)``.
         on_undistributed: ``warn`` or ``fail``. The reaction if the ranks of a strategy never connect or exchange no
             data.
         on_nan: ``warn`` or ``fail``. The reaction if a reported metric is NaN or a loss is infinite.
         dispatcher: The machine on which the job's supervisor runs. The value is ``user@host`` for a machine that is
             reached by ssh, or ``ray`` for the head of a Ray cluster. The job then continues even if this machine is
-            shut down. None for this machine.
+            shut down. None to run the supervisor on this machine.
         dispatcher_options: The options for the selected dispatcher. The dispatcher checks the options.
         queue: The name of the queue of this machine in which the job waits. None to start the job at once.
         priority: The priority in the queue, from -1000 to 1000. Jobs with a higher priority start first.
         needs: The resources of the machine that the job needs: ``cores``, ``gpus``, ``memory_gb``. By default, a job
             needs one core for each rank, and all GPUs.
         preemptible: Whether a job with a higher priority in the queue may interrupt this job. The script then has
-            ``stop_grace`` seconds to save. Another attempt follows later, as after a spot interruption.
+            ``stop_grace`` seconds to save its state. A new attempt follows later, as after a spot interruption.
     """
 
     python: str = option(rules.text(), default_factory=lambda: sys.executable)
@@ -577,9 +579,9 @@ class RunOptions:
 
     @property
     def longest_grace(self) -> float:
-        """Return the longest time that scripts may have after SIGTERM, in seconds.
+        """Return the longest time that scripts may have to save their state after SIGTERM, in seconds.
 
-        SIGTERM follows a stop or a notice.
+        Scripts get SIGTERM when the job is stopped, and when a host gets the notice of an interruption.
         """
         notices = [fault.notice_s for fault in self.faults if isinstance(fault, Interrupt)]
         if self.spot_market is not None:
@@ -624,10 +626,10 @@ class JobOptions(RunOptions):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> JobOptions:
-        """Return the options of :func:`container.contract.rules.to_dict`'s form.
+        """Create a job's options from the dict that :func:`container.contract.rules.to_dict` has returned.
 
         Raises:
-            ConfigurationError: this version does not know an option, or an option is out of range.
+            ConfigurationError: this version of fleetfit does not have an option, or an option's value is invalid.
         """
         return rules.from_dict(cls, values, "run option")  # type: ignore[no-any-return]
 

@@ -1,6 +1,7 @@
-"""Hide values whose names look secret in all displays of a job: logs, plans, HTML, ``describe()``.
+"""Hide secrets wherever a job is shown: in logs, plans, HTML and ``describe()``. A secret is a value whose name looks
+secret.
 
-The values are hidden only in displays. Scripts get the real values, and the record's files are private to the user.
+Only the shown texts are masked. Scripts get the real values, and the record's files are private to the user.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _USER_MAPS = ("HyperParameters", "Environment")
 
 
 def mask_value(name: str, value: Any) -> Any:
-    """Return ``***`` if the name looks secret. Otherwise return the value with the secrets inside the value masked.
+    """Return ``***`` if the name looks secret. Otherwise mask the secrets inside the value, and return the value.
 
     JSON texts are parsed and masked too, because a hyperparameter may be a dict, and ``SM_HPS`` contains all
     hyperparameters.

@@ -1,7 +1,7 @@
-"""Define the constructor's arguments as one value that validates itself.
+"""Define the arguments of an estimator's constructor as one value that validates itself.
 
-All checks that need only the arguments are in this module, so that the constructor can report mistakes. ``fit()`` and
-``plan()`` check what depends on the files of this machine.
+All checks that need only the arguments are in this module, so that the constructor can report mistakes. Checks that
+also need the files of this machine are made by ``fit()`` and ``plan()``.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _MAX_NAME = 256
 
 
 def _list(rule: rules.Rule) -> rules.Rule:
-    """Return a rule that accepts None in addition to the lists of another rule. None is converted to an empty list."""
+    """Return a rule that accepts None in addition to the values of a rule for lists. None becomes an empty list."""
     return lambda where, value: rule(where, () if value is None else value)
 
 
@@ -210,15 +210,17 @@ class Settings:
 
     @property
     def detached(self) -> bool:
-        """Return whether the job continues without this machine, because of a managed service or a dispatcher."""
+        """Return whether the job continues if this machine is shut down, because a managed service or a dispatcher runs
+        the job.
+        """
         return self.capabilities.managed or self.run_options.dispatcher is not None
 
     @property
     def region(self) -> str | None:
-        """Return the AWS region of the backend's options, of the session or of the environment.
+        """Return the AWS region from the backend's options, the session or the environment variables.
 
-        Options take precedence over the session, and the session takes precedence over the environment. Return None if
-        no region is set.
+        The options take precedence over the session, and the session takes precedence over the environment variables.
+        Return None if no region is set.
         """
         chosen = self.run_options.backend_options.get("region") if self.capabilities.managed else None
         session = self.sagemaker_session
@@ -321,7 +323,7 @@ def _encode_hyperparameters(values: Mapping[str, Any], *, plain: bool = False) -
         plain: Whether to encode with ``str()`` instead of JSON. An image with an entry point needs ``str()``.
 
     Raises:
-        ConfigurationError: a name is reserved or not valid. Or a value cannot be represented as JSON or is too long. Or
+        ConfigurationError: a name is reserved or invalid, a value is too long or cannot be represented as JSON, or
             there are more hyperparameters than SageMaker allows.
     """
     encoded: dict[str, str] = {}

@@ -1,5 +1,7 @@
-"""Check a value against a shape of botocore's model. Report each problem as data, so that each caller can format its
-messages.
+"""Check a value against a shape of botocore's model. Report each problem as data, so that each caller can write its own
+error messages.
+
+A shape is the description of a type in the model of an AWS service.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ _JAVA_CLASSES = {
     r"\p{Z}": " \u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000",
 }
 
-#: For each type of the model: the Python types, and the description for messages.
+#: Type of the model -> the Python types of its values, and a description for messages.
 _TYPES: Mapping[str, tuple[tuple[type, ...], str]] = {
     "structure": ((Mapping,), "a structure (a dict)"),
     "map": ((Mapping,), "a map (a dict)"),
@@ -41,17 +43,24 @@ _LAST_TIME = 253_402_300_799
 
 
 class Problem(NamedTuple):
-    """Say what is wrong with a value.
+    """A problem of a value.
 
     Attributes:
-        what: ``type``, ``missing``, ``unknown`` (a member's name), ``enum``, ``pattern``; of a length ``short`` or
-            ``long``, of a number ``small`` or ``large``; of what AWS cannot read ``unicode`` and ``overflow``.
-        value: The value.
-        limit: What it should be: the type in words, known members, allowed values, the pattern, the bound. The name of
-            the type for ``overflow``.
-        kind: The type of its shape.
-        path: The members that lead to it, without indices; ``Environment key`` for the keys of a map.
-        steps: Pairs that lead to it: ``member`` and a name, ``item`` and an index, ``key`` or ``entry`` and a key.
+        what: The kind of problem. ``type``: the value has the wrong type. ``missing``: a structure lacks a required
+            member. ``unknown``: a structure has an unknown member. ``enum``, ``pattern``: a string is not one of the
+            allowed strings, or does not match the pattern. ``short``, ``long``: a string, list or map has a length
+            out of range. ``small``, ``large``: a number is out of range. ``unicode``: a string is not valid Unicode.
+            ``overflow``: a number has too many bits for its type.
+        value: The value. For ``unknown``, the name of the member. For ``missing``, None.
+        limit: What the shape requires: a description of the type, the known members, the allowed strings, the pattern,
+            or the limit that was violated. For ``overflow``, the name of the type. For ``missing``, None.
+        kind: The type in the shape, such as ``list`` or ``string``. For ``missing`` and ``unknown``, ``structure``.
+        path: The path of the value: the names of members, separated by dots, with ``[]`` for the items of a list.
+            ``Environment key`` for a key of the map ``Environment``. For ``missing`` and ``unknown``, the path of the
+            structure.
+        steps: The path of the value as pairs. The pair is ``("member", name)`` for a member, ``("item", index)`` for an
+            item of a list, ``("key", key)`` for a key of a map, and ``("entry", key)`` for the value of a map's key.
+            For ``missing``, the last pair names the missing member.
     """
 
     what: str

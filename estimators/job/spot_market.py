@@ -1,6 +1,6 @@
-"""Simulate a market of spot capacity, to test interruptions: determine when each host is taken away.
+"""Simulate a market of spot capacity, so that users can test interruptions: determine when each host is taken away.
 
-The functions are pure. A market is a value, and the interruptions depend only on the market and the hosts.
+The functions are pure: the interruptions depend only on the market and the hosts.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpotMarket:
-    """The interruptions of spot hosts: the interruptions of a trace, random interruptions, or the combination of both.
+    """A simulated spot market, which interrupts hosts at the times of a trace, at random times, or both.
 
     Attributes:
         trace: The interruptions as ``(seconds, host)`` or ``(seconds, host, return_after_s)``. ``seconds`` is the time
@@ -82,9 +82,10 @@ class SpotMarket:
         return bool(self.trace or self.rate)
 
     def of_run(self, number: int) -> SpotMarket:
-        """Return the market of a run, which has the seed that follows after ``number`` steps.
+        """Return the market for one of several simulated runs. Its seed is this market's seed plus ``number``, so that
+        each run has different random interruptions.
 
-        The smallest seed follows the largest one.
+        If the sum exceeds the largest possible seed, the count continues at the smallest possible seed.
         """
         seed = (self.seed + number + _MOST_SEED) % (2 * _MOST_SEED + 1) - _MOST_SEED
         return dataclasses.replace(self, seed=seed)

@@ -1,4 +1,4 @@
-"""Write JSON that every reader accepts. JavaScript, ``jq`` and others reject the ``NaN`` that Python writes."""
+"""Write JSON that every reader accepts. JavaScript, ``jq`` and others reject ``NaN``, which Python's json writes."""
 
 from __future__ import annotations
 

@@ -9,17 +9,18 @@ from collections.abc import Sequence
 _SPACES = {ord("\t"): " ", ord("\n"): " "}
 _RESET = "\x1b[0m"
 #: Control sequences (CSI, strings such as OSC, others) and control characters of terminals. Backspaces are not
-#: included, because they delete the character before them.
+#: included, because :func:`visible` must apply them.
 _ORDERS = re.compile(
     r"(?:\x1b\[|\x9b)[0-?]*[ -/]*[@-~]|(?:\x1b[\]PX^_]|[\x90\x98\x9d-\x9f])[^\x07\x1b\x9c\n]*(?:\x07|\x1b\\|\x9c)?"
     r"|\x1b[ -/]+[0-~]|\x1b[0-~]|[\x00-\x07\x0b-\x1f\x7f-\x9f]"
 )
-#: Sequences that only change the look of text.
+#: Control sequences that only change the colour or style of text.
 _LOOKS = re.compile(r"\x1b\[[0-9;:]*m")
 
 
 def visible(text: str, *, colours: bool = False) -> str:
-    """Return the text without control sequences of terminals, and without characters that are deleted by backspaces.
+    """Return the text without control sequences of terminals, and without characters that are overwritten after a
+    backspace.
 
     Args:
         text: Lines of text. Tabs and newlines are kept.
@@ -38,7 +39,7 @@ def visible(text: str, *, colours: bool = False) -> str:
 
 
 def _overwritten(line: str) -> str:
-    """Return a line in the form that a terminal shows after it has applied backspaces."""
+    """Return a line as a terminal shows it: after a backspace, the next character overwrites the previous one."""
     shown: list[str] = []
     place = 0
     for character in line:

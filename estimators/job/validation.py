@@ -28,7 +28,7 @@ _PATH_MAX = 4096
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Relaxation:
-    """A value that is allowed for a local job but not for a job on SageMaker.
+    """An exception for jobs that fleetfit runs itself: values of a member that SageMaker does not allow.
 
     Attributes:
         path: The path of the member, with ``[]`` for the items of a list.
@@ -48,7 +48,7 @@ def _is_path_here(value: str) -> bool:
 
 _LOCATION = "s3://bucket/prefix, file:///folder or an absolute path"
 
-#: All differences between requests for ``local*`` instance types and SageMaker's.
+#: All values that a request may have for fleetfit's own instance types, but not for SageMaker's ``ml.*`` types.
 LOCAL_RELAXATIONS: tuple[Relaxation, ...] = (
     Relaxation(path="ResourceConfig.InstanceType", allowed=fleets.is_own, remedy="an instance type"),
     Relaxation(
@@ -120,7 +120,7 @@ def job_name_problem(name: Any) -> str | None:
 
 
 def known_instance_types() -> tuple[str, ...]:
-    """Return all local instance types and all instance types of SageMaker."""
+    """Return all of fleetfit's own instance types and all instance types of SageMaker."""
     return (*fleets.OWN_TYPES, *service_model.load_shapes()["TrainingInstanceType"]["enum"])
 
 
@@ -129,7 +129,7 @@ def instance_type_problem(instance_type: Any) -> str | None:
     if not isinstance(instance_type, str):
         return f"instance_type must be a string such as {fleets.DEFAULT!r}, got {shown(instance_type)}."
     if fleets.is_own(instance_type):
-        return None  # avoids reading the model
+        return None  # without reading botocore's model, which takes time
     known = known_instance_types()
     if instance_type in known:
         return None
@@ -141,7 +141,7 @@ def instance_type_problem(instance_type: Any) -> str | None:
 
 
 def _problems(name: str, value: Any, *, local: bool, path: str = "") -> Iterator[str]:
-    """Yield a text for each problem of a value. For jobs on this machine, the relaxed rules apply."""
+    """Yield an error message for each problem of a value. If ``local`` is True, :data:`LOCAL_RELAXATIONS` apply."""
     relaxations = {item.path: item for item in LOCAL_RELAXATIONS} if local else {}
     steps = (("member", path),) if path else ()
     for problem in shape_check.find(service_model.load_shapes(), name, value, path, steps):

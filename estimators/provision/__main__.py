@@ -1,7 +1,8 @@
-"""Creates or updates the environment, and prints the progress (command ``python3 -m estimators.provision``).
+"""Create or update the environment, and print the progress (command ``python3 -m estimators.provision``).
 
-The first lines run with any Python 3, so that an old Python prints a message instead of a SyntaxError. ``python3
-estimators/provision`` does the same without importing ``estimators``. The oldest Pythons cannot parse ``estimators``.
+Any Python 3 can run the first lines, so that an old Python prints a message instead of a SyntaxError. ``python3
+estimators/provision`` does the same, but runs these lines without importing ``estimators`` first, which the oldest
+Pythons cannot parse.
 """
 
 # ruff: noqa: UP031, UP036
@@ -17,7 +18,8 @@ if sys.version_info < (3, 10):
 from pathlib import Path
 
 if not __package__:
-    # Run as a folder: Python has put this folder first in sys.path. Replace it by the package's parent.
+    # Run as ``python3 estimators/provision``: Python has put this folder first in sys.path. Put the package's parent
+    # there.
     sys.path[0] = str(Path(__file__).resolve().parents[2])
 
 from estimators.provision.command import main

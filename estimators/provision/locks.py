@@ -1,4 +1,4 @@
-"""Provides locks between processes that provision environments."""
+"""Provide locks between processes that provision environments."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from estimators.provision.progress import SILENT, ProgressDisplay
 def exclusive(path: Path, progress: ProgressDisplay = SILENT, waiting: str = "") -> Iterator[int]:
     """Hold an exclusive lock on a file while the block runs.
 
-    The lock belongs to the open file. A child process that inherits the descriptor also holds the lock. If this process
-    is killed, the next process therefore waits until the child, such as pip, has exited. Two processes never write at
+    Child processes that inherit the descriptor hold the lock, too. If this process is killed, its child, such as pip,
+    may continue to write. The next process then waits until the child has exited, so that two processes never write at
     the same time.
 
     Args:
         path: The path of the lock file, which is created if necessary and never removed.
         progress: The display to which ``waiting`` is written if another process holds the lock.
-        waiting: The note for the display.
+        waiting: The text that tells the user what this process waits for.
 
     Yields:
-        The descriptor, for child processes.
+        The lock file's descriptor, which child processes can inherit.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,4 +1,4 @@
-"""Lists the packages of an environment, and installs packages with uv."""
+"""List the packages of an environment, and install packages with uv."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from estimators.provision.progress import SILENT, ProgressDisplay
 
 _DIST_INFO = re.compile(r"(?P<name>[^-]+)-(?P<version>[^-]+)\.dist-info")
 
-#: Matches a requirement of one extra in the metadata of an installed package.
+#: Matches a requirement that belongs to an extra, in the metadata of an installed package.
 _OF_EXTRA = re.compile(r"""(?P<requirement>[^;]+?)\s*;\s*extra\s*==\s*['"](?P<extra>[\w.-]+)['"]\s*""")
 
 
@@ -41,9 +41,9 @@ def extras() -> dict[str, list[str]]:
 
 
 def normalized(name: str) -> str:
-    """Return a distribution's name in the form of the folders of installed distributions.
+    """Return a distribution's name as it occurs in the name of the installed distribution's folder.
 
-    This form has lower-case letters and underscores.
+    The result has lower-case letters, and underscores in place of ``-`` and ``.``.
     """
     return re.sub(r"[-_.]+", "_", name).lower()
 
@@ -119,7 +119,7 @@ class Installation:
             "PYTHONUNBUFFERED": "1",
             "PIP_DISABLE_PIP_VERSION_CHECK": "1",
             "PIP_NO_INPUT": "1",
-            # pip's default, five retries, takes minutes without a network, because pip retries each package.
+            # Without a network, pip's default of five retries takes minutes, because pip retries each package.
             "PIP_RETRIES": os.environ.get("PIP_RETRIES", "2"),
             **extra,
         }
@@ -159,7 +159,7 @@ class Installation:
             requirements: The requirements in pip's syntax. For an editable install, ``-e`` precedes the folder.
             log: The name of the log.
             options: More options of ``uv pip install``.
-            progress: The display of the current downloads and of their durations.
+            progress: The display that shows downloads and other steps of uv.
 
         Raises:
             ProvisionError: uv failed. The error's class shows the cause.
@@ -174,7 +174,7 @@ class Installation:
             raise
 
     def would_install(self, requirements: Sequence[str], *, options: Sequence[str] = ()) -> str:
-        """Return uv's list of the packages that would be installed for requirements. Nothing is installed.
+        """Return uv's list of the packages that it would install for the given requirements. Nothing is installed.
 
         Raises:
             ProvisionError: uv failed. The error's class shows the cause.
@@ -200,7 +200,8 @@ class Installation:
         if command == "install" and settings.pop(uv.NO_INDEX, "0").lower() in ("1", "true", "yes", "on"):
             arguments = ["--no-index", *arguments]
         if command == "install" and self._unfinished() is not None:
-            # uv considers a package installed if the package's metadata exists, even if other files are missing.
+            # If an installation was killed, install again: uv considers a package installed if its metadata exists,
+            # even if other files are missing.
             arguments = ["--reinstall", *arguments]
         with contextlib.nullcontext() if "--dry-run" in options else self._marked(command, requirements):
             finished = commands.run(
@@ -229,13 +230,13 @@ class Installation:
     def _marked(self, command: str, requirements: Sequence[str]) -> Iterator[None]:
         """Mark the required packages as unfinished while uv runs.
 
-        The mark stays if this process is killed, or if uv fails after its first change of the environment. Only an
-        installation of the same packages removes the mark.
+        The mark stays if this process is killed, or if uv fails after it has changed the environment. Then only a
+        successful installation of the same packages removes the mark.
         """
         before = self._unfinished()
         names = {named(requirement) for requirement in requirements}
         self._mark((before or frozenset()) | names)
-        changed = self.packages.stat().st_mtime_ns  # uv adds or removes a folder here first
+        changed = self.packages.stat().st_mtime_ns  # the first change that uv makes is in this folder
         try:
             yield
         except BaseException:

@@ -13,7 +13,7 @@ PATCH = Path(__file__).with_name("horovod.patch")
 
 
 class PatchMismatch(Exception):
-    """Raised if the source differs from the source for which the patches were written."""
+    """Raised if Horovod's source differs from the source for which the patch was written."""
 
 
 def hunks(patch: str) -> Iterator[tuple[str, str, str]]:
@@ -27,7 +27,7 @@ def hunks(patch: str) -> Iterator[tuple[str, str, str]]:
 
 
 def apply(root: Path) -> None:
-    """Apply all patches to an unpacked Horovod source.
+    """Apply the patch to an unpacked Horovod source.
 
     Raises:
         PatchMismatch: an old passage does not occur exactly once in its file.

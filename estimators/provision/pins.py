@@ -1,7 +1,8 @@
-"""Reads and renews the tested versions of all packages for all supported Pythons.
+"""Read and renew the tested versions of all packages, for all supported Pythons.
 
-The versions are in ``constraints.txt`` of the checkout. The package declares only ranges of versions. A checkout's
-environment has exactly the tested versions, so that a new release of another package cannot break the environment.
+The checkout's file ``constraints.txt`` contains exact versions, whereas fleetfit's package metadata contains only
+ranges. The environment of a checkout has exactly the tested versions. Therefore a new release of a package cannot break
+it.
 """
 
 from __future__ import annotations
@@ -28,21 +29,21 @@ _LOCAL = re.compile(r"^([^=#]+==[^+;\s]+)\+[\w.]+")
 
 
 def file(root: Path) -> Path:
-    """Return the path of a checkout's constraints."""
+    """Return the path of a checkout's constraints file."""
     return root / "constraints.txt"
 
 
 def options(root: Path) -> list[str]:
-    """Return the options with which ``uv pip install`` uses a checkout's constraints.
+    """Return the options with which ``uv pip install`` uses a checkout's constraints file.
 
-    Return an empty list if the checkout has no constraints file.
+    Return an empty list if the checkout has no such file.
     """
     path = file(root)
     return ["--constraint", str(path), "--build-constraint", str(path)] if path.exists() else []
 
 
 def digest(root: Path) -> str:
-    """Return a digest of the constraints, or ``""`` if the file does not exist."""
+    """Return a digest of the constraints file, or ``""`` if the file does not exist."""
     path = file(root)
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
@@ -56,7 +57,7 @@ def without_local(line: str) -> str:
 
 
 def renew(root: Path, requirements: Sequence[str], extras: Sequence[str]) -> Path:
-    """Write the newest compatible versions to the checkout's constraints, and return the path of the constraints.
+    """Write the newest compatible versions to the checkout's constraints file, and return the path of this file.
 
     Args:
         root: The folder of the checkout.

@@ -1,7 +1,7 @@
-"""Compiles the library with which TensorFlow reads named pipes, from ``container/pipe_dataset/reader.cc``.
+"""Compile the Pipe mode reader, the library with which TensorFlow reads named pipes.
 
-The compilation takes about a second, and needs TensorFlow's C headers, which are part of TensorFlow's wheel. Without
-the library, channels in Pipe mode are read more slowly.
+The source is ``container/pipe_dataset/reader.cc``. The compilation takes about a second, and needs TensorFlow's C
+headers, which are part of TensorFlow's wheel. Without the library, channels in Pipe mode are read more slowly.
 """
 
 from __future__ import annotations

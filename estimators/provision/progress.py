@@ -1,4 +1,4 @@
-"""Shows the progress on the terminal. Steps are numbered, and the elapsed time of a step is shown in seconds."""
+"""Show the progress of provisioning: numbered steps, each with its elapsed time in seconds."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ class ProgressDisplay:
     """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
-        """Set the text about the current work of the running step. The last text remains as the step's result."""
+        """Set the text about what the running step currently does. The last text remains as the step's result."""
 
     def note(self, text: str) -> None:
         """Show a note to the user."""
 
     def output(self, line: str) -> None:
-        """Show a line of output of uv, pip or ninja if the line reports a time-consuming step."""
+        """Handle a line that uv, pip or ninja prints: show it as the detail if it reports a time-consuming step."""
         if match := _NINJA_STATUS.match(line):
             self.detail(f"compiling {match[1]}")
         elif _TELLING.match(line):
             self.detail(line.strip())
 
 
-#: Ignores everything.
+#: A display that shows nothing.
 SILENT = ProgressDisplay()
 
 
 class StepProgress(ProgressDisplay):
     """A display of the running step, the step's current work, and the elapsed time.
 
-    A terminal shows a single line, which is rewritten. Other outputs, such as CI logs and files, receive lines at the
-    start and the end of a step, and every ten seconds in between. Without these lines, a silent log would look like a
-    hang.
+    On a terminal, a single line is written again and again. In other outputs, such as CI logs and files, a line is
+    written at the start and the end of a step, and every ten seconds in between. Otherwise, a long step would look like
+    a hang.
     """
 
     def __init__(self, stream: TextIO | None = None, *, total: int = 0) -> None:

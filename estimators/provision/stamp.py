@@ -1,4 +1,4 @@
-"""Records the completed steps of provisioning in a venv, so that the next run continues where the last one stopped."""
+"""Record the completed steps of provisioning in a venv, so that the next run continues where the last one stopped."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from container.system.files import read_json, write_json
 
 _SCHEMA = 1
-#: The names of earlier extras, which the stamps of older environments contain, with today's names.
+#: Old names of extras, which older environments' stamps still contain -> today's names.
 RENAMED_EXTRAS = {"ui": "service"}
 
 
@@ -18,7 +18,8 @@ class FinishedStep:
     """A completed step.
 
     Attributes:
-        key: A text that contains everything on which the result depends. If the key changes, the step must run again.
+        key: A text that contains everything on which the step's result depends. If the key changes, the step must run
+            again.
         packages: The distributions that the step installed, as a mapping from names to versions.
     """
 
@@ -32,7 +33,7 @@ class FinishedStep:
 
 @dataclass(frozen=True, kw_only=True)
 class Stamp:
-    """The completed steps by name, and all extras that have been requested since the venv was created."""
+    """The record in a venv: the completed steps by name, and all extras requested since the venv was created."""
 
     steps: Mapping[str, FinishedStep] = field(default_factory=dict)
     extras: frozenset[str] = frozenset()
@@ -42,16 +43,18 @@ class Stamp:
         return replace(self, steps={**self.steps, name: finished})
 
     def without_step(self, name: str) -> Stamp:
-        """Return this stamp without a step. This stamp is saved while the step runs."""
+        """Return this stamp without a step. The result is saved while the step runs, so that an interrupted step runs
+        again.
+        """
         return replace(self, steps={other: done for other, done in self.steps.items() if other != name})
 
     def with_known(self, known: Collection[str]) -> Stamp:
-        """Return this stamp with only the known extras. Renamed extras have their new names."""
+        """Return this stamp with only the extras in ``known``. Extras that were renamed get their new names first."""
         extras = {RENAMED_EXTRAS.get(extra, extra) for extra in self.extras}
         return replace(self, extras=frozenset(extras.intersection(known)))
 
     def save(self, path: Path) -> None:
-        """Write the stamp to a file atomically. A reader reads either the old or the new stamp."""
+        """Write the stamp to a file atomically: a reader gets either the old or the new stamp, and never a part."""
         path.parent.mkdir(parents=True, exist_ok=True)
         steps = {name: {"key": done.key, "packages": dict(done.packages)} for name, done in self.steps.items()}
         write_json(path, {"schema": _SCHEMA, "extras": sorted(self.extras), "steps": steps})

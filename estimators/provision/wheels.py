@@ -1,4 +1,4 @@
-"""Caches wheels that were built on this machine. A wheel is published atomically, and checked before use."""
+"""Cache wheels that were built on this machine. A wheel in the cache is complete, and is checked before use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from estimators.provision.progress import SILENT, ProgressDisplay
 
 @dataclass(frozen=True, kw_only=True)
 class WheelCache:
-    """A cache of wheels. Each key has a folder with one wheel.
+    """A cache of wheels. For each key, the cache has a folder with one wheel.
 
     Attributes:
         root: The folder of the cache.
@@ -37,9 +37,9 @@ class WheelCache:
         return None
 
     def publish(self, key: str, wheel: Path) -> Path:
-        """Put a wheel into the cache. The previous wheel of the same key is replaced.
+        """Put a wheel into the cache. It replaces the previous wheel of the same key.
 
-        Readers find either the old wheel or the complete new wheel. The caller must hold :meth:`lock`.
+        Other processes find either the old or the complete new wheel. The caller must hold :meth:`lock`.
 
         Returns:
             The path of the wheel in the cache.
@@ -68,7 +68,7 @@ class WheelCache:
     def lock(self, key: str, progress: ProgressDisplay = SILENT) -> Iterator[int]:
         """Hold the lock of a key while the block runs, and yield the lock's descriptor.
 
-        No other process builds the same wheel while the lock is held.
+        While this process holds the lock, no other process builds a wheel for the same key.
         """
         with locks.exclusive(
             self.root / "locks" / f"{key}.lock", progress, "Waiting for another build of the same wheel ..."

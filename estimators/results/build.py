@@ -1,4 +1,4 @@
-"""Build a :class:`~estimators.results.result.Result` from a job's record alone."""
+"""Build a :class:`~estimators.results.result.Result` from the files of a job's record."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from estimators.results.thinning import thin
 
 #: Kinds of events that a result uses.
 _KINDS = MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
-#: Hyperparameters with the size of a global batch, if the script does not report it.
+#: The hyperparameters that contain the size of a global batch. They are used if the script does not report the size.
 _BATCH_NAMES = ("global-batch-size", "global_batch_size", "batch-size", "batch_size")
-#: The facts of the provenance that a result contains unchanged. The long list of packages is omitted.
+#: The members of the provenance that are copied into a result. The long list of packages is omitted.
 _FACTS = ("software", "machine")
 
 
@@ -69,13 +69,13 @@ def from_events(
 
     Args:
         events: The events, in the order of their arrival.
-        status: The status, in the form of DescribeTrainingJob's response.
+        status: The status, a response of DescribeTrainingJob.
         request: The CreateTrainingJob request, without secrets.
         provenance: The content of ``provenance.json``, or an empty mapping.
         model_data: The location of the model.
         checkpoints: The location of the checkpoints.
         logs: The folder of the logs.
-        series_left_out: The number of metric values that were omitted from the events.
+        series_left_out: The number of metric values that were omitted from ``events``.
     """
     spec = TrainingJobSpec.from_request(request)
     strategy = _strategy(spec)
@@ -135,7 +135,7 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line about the end of each attempt that did not complete. Return no lines if the job has only one
+    """Return a line about the end of each attempt that did not complete. Return nothing if the job has only one
     attempt.
     """
     own = status.get(statuses.OWN, {})
@@ -151,8 +151,8 @@ def _strategy(spec: TrainingJobSpec) -> Distribution | None:
 def _steps_per_second(chief: list[Event]) -> float | None:
     """Return the number of steps per second.
 
-    The number is computed from the timed steps. If no step was timed, the number is computed from the epochs. The first
-    epoch is omitted if there are several epochs.
+    The number is computed from the durations of the steps. If the durations are unknown, the number is computed from
+    the epochs. The first of several epochs is then omitted.
     """
     durations = [d for d in (_durations(event) for event in chief) if d is not None]
     if durations:
@@ -230,7 +230,9 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return every metric value, with the number of records trained on by the end of the previous epoch."""
+    """Return the metric values. The ``samples`` of a value is the number of records trained on by the end of the
+    previous epoch.
+    """
     values = [
         event
         for event in events

@@ -1,4 +1,4 @@
-"""Compute the cost of a job: hosts × hours × price. Pure."""
+"""Compute the cost of a job from the number of hosts, the hours and the price. Pure."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from estimators.job import instances
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class JobCost:
-    """The price of a job.
+    """The cost of a job.
 
     Attributes:
         total: The price of the billable time of all hosts, in US dollars.
         on_demand: The price of the whole training time of all hosts without spot capacity, in US dollars.
         per_hour: The price of one host per hour, in US dollars.
-        source: The source of ``per_hour``.
+        source: A text that says where ``per_hour`` comes from.
     """
 
     total: float
@@ -39,7 +39,7 @@ def cost_of(
     billable_s: float | None,
     per_hour: float | None = None,
 ) -> JobCost | None:
-    """Return the price of a job. SageMaker bills whole seconds of ``BillableTimeInSeconds`` on every host.
+    """Return the cost of a job as SageMaker would bill it: each second of ``BillableTimeInSeconds`` on every host.
 
     Args:
         instance_type: The hosts' instance type.
@@ -49,7 +49,7 @@ def cost_of(
         per_hour: The price of one host per hour in US dollars. None to use the published price.
 
     Returns:
-        The price. None if the training time or the price per hour is unknown.
+        The cost. None if the training time or the price per hour is unknown.
 
     Raises:
         ValueError: the price per hour is below 0.
@@ -74,13 +74,13 @@ def cost_of(
 
 
 def paid_cost(paid: Mapping[str, Any]) -> JobCost | None:
-    """Return the price of a job whose hosts were bought for the job.
+    """Return the cost of a job for which the backend has bought hosts.
 
     Args:
-        paid: The backend's record of payments.
+        paid: What the backend has paid: the value of ``Result.paid``.
 
     Returns:
-        The price. None if the price of a host is unknown.
+        The cost. None if the price of a host is unknown.
     """
     if not paid.get("complete"):
         return None

@@ -1,4 +1,4 @@
-"""Display a job at its end: a small table on a terminal, HTML in a notebook."""
+"""Display a job that has ended, as a small table on a terminal or as HTML in a notebook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 _STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x1b[33m", "Stopping": "\x1b[33m"}
 
-#: Mid-tones that are readable on white and on black.
+#: The colours of the statuses. All are readable on white and on black.
 _HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 #: The label of the row that contains sentences. Each sentence begins on a new line.
@@ -61,7 +61,8 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         if result.global_batch_size is not None:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
-    # `samples_per_second` of the last epoch is left out, because the row "speed" has the value of the whole job.
+    # The metric `samples_per_second` has the last epoch's value. It is omitted, because the row "speed" has the whole
+    # job's.
     metrics = {name: value for name, value in result.final_metrics.items() if name != "samples_per_second"}
     if metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]
@@ -104,7 +105,7 @@ def job_table(result: Result, *, colour: bool = False, columns: int = 100) -> st
 
 
 def job_html(result: Result) -> str:
-    """Return the job's table as HTML that uses the colours of the page.
+    """Return the job's table as HTML that uses the colours of the surrounding page.
 
     The table is readable in light and dark themes.
     """

@@ -1,4 +1,4 @@
-"""Render the packages' HTML templates: fragments for notebooks, and whole pages."""
+"""Render the HTML templates of ``estimators``, which are fragments for notebooks or whole pages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""List all jobs below ``$FLEETFIT_HOME``, with the facts that `fleetfit list` and the web page show about each."""
+"""List all jobs below ``$FLEETFIT_HOME``, with the facts that `fleetfit list` and the web page show about each job."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def summaries(
 
     Args:
         home: The folder to use instead of ``$FLEETFIT_HOME``.
-        skipped: Called with a line about each record that cannot be read.
+        skipped: The function that is called with a line about each record that cannot be read.
     """
     found: list[dict[str, Any]] = []
     for name in job_names(home):

@@ -1,4 +1,4 @@
-"""Extract the changes of an elastic job and the times of the changes from the job's events, for plots. Pure."""
+"""Extract from the events of an elastic job how and when the job changed, for plots. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ KINDS = frozenset(("resized", "host_excluded", "commit", "restored", "restarted"
 
 
 def moments(events: Iterable[Event], created: float | None) -> tuple[Moment, ...]:
-    """Return the moments in chronological order. The first membership is omitted.
+    """Return the changes of an elastic job in chronological order. The first membership is omitted, because nothing
+    changes.
 
     Args:
         events: The job's events.

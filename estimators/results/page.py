@@ -1,4 +1,4 @@
-"""Render a result as HTML with the colours of the page, for notebooks and reports. Pure."""
+"""Render a result as HTML that uses the colours of the surrounding page, for notebooks and reports. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def result_html(result: Result) -> str:
-    """Return the job's table and additional facts as HTML: steps, ranks, messages, cost, provenance."""
+    """Return the job's table and additional facts as HTML: steps, ranks, exchanged bytes, cost, provenance."""
     provenance = ""
     if result.provenance or result.hyperparameters:
         known = {"hyperparameters": dict(result.hyperparameters), **result.provenance}
@@ -29,7 +29,9 @@ def result_html(result: Result) -> str:
 
 
 def facts(result: Result) -> list[tuple[str, str]]:
-    """Return facts that the job's table does not contain: steps, messages and cost. Each fact is a label and a text."""
+    """Return facts that the job's table does not contain, such as step times, exchanged bytes and cost. Each fact is a
+    label and a text.
+    """
     times = result.step_times
     found: list[tuple[str, str]] = []
     if times.count:
@@ -45,7 +47,7 @@ def facts(result: Result) -> list[tuple[str, str]]:
             text += f"; {time_text(result.exchange_s)} of waiting for it, {bytes_text(result.bus_bandwidth)}/s"
         found.append(("exchanged", text))
     if (slow := result.straggler) is not None:
-        found.append(("straggler", f"rank {slow.rank} on {slow.host}: {time_text(slow.own_s)} of its own per step"))
+        found.append(("straggler", f"rank {slow.rank} on {slow.host}: {time_text(slow.own_s)} of computing per step"))
     if result.checkpointing is not None:
         kept = result.checkpointing
         text = f"{kept.count} saved, {time_text(kept.blocked_s)} of paused training, {time_text(kept.write_s)} writing"

@@ -17,16 +17,17 @@ from estimators.results.costs import JobCost
 if TYPE_CHECKING:
     import pandas
 
-#: The version of the saved form. It is increased when an older fleetfit would misread the new form.
+#: The version of the format in which results are saved. It is increased when an older fleetfit would misread the new
+#: format.
 FORMAT = 2
 
-#: Strategies that reduce gradients over the ranks.
+#: The strategies whose ranks reduce their gradients in each step.
 _SYNCHRONOUS = ("mpi", "collective_all_reduce", "elastic_horovod", "torch_distributed", "elastic_torch_distributed")
 
-#: The phases until the slowest rank has made its first step.
+#: The phases from the start of the job until the slowest rank has finished its first step.
 UNTIL_FIRST_STEP = ("launch", "import", "rendezvous", "first_step")
 
-#: A rank is a straggler if its computing takes longer than the others' median by this factor.
+#: A rank is a straggler if its computing takes more than this factor times the median of the other ranks.
 _STRAGGLES = 1.2
 #: Differences below this, in seconds per step, are noise on any machine.
 _NOISE_S = 0.0005
@@ -58,7 +59,7 @@ class Point:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Moment:
-    """A change of an elastic job.
+    """A moment at which an elastic job changed, for example because a worker joined.
 
     Attributes:
         kind: ``joined``, ``left``, ``resized``, ``excluded``, ``committed``, ``restored`` or ``restarted``.
@@ -79,9 +80,9 @@ class RankResult:
         rank: The number of the rank.
         host: The rank's host.
         steps: The distribution of the rank's step times in the last attempt. Empty if the times are unknown.
-        exchange_s: The seconds per step in which the rank waited for reduced gradients after its gradients were ready.
-            The value is the median over epochs of the mean of each epoch. None if the time was not measured.
-        epochs_own_s: The mean seconds of a step without ``exchange_s``, for each epoch.
+        exchange_s: The seconds per step in which the rank waited for reduced gradients after its own gradients were
+            ready. The value is the median over epochs of the mean of each epoch. None if the time was not measured.
+        epochs_own_s: For each epoch, the mean seconds of a step without the time of waiting for reduced gradients.
         peak_memory_bytes: The peak memory (resident set) in bytes. None while the rank runs.
         exit_code: The exit code of the process. None while the process runs, or if a signal terminated it.
         signal: The number of the signal that terminated the process, or None.
@@ -98,8 +99,8 @@ class RankResult:
 
     @property
     def own_s(self) -> float | None:
-        """Return the seconds of a step without waiting for other ranks, as the median over epochs. Return None if the
-        time is unknown.
+        """Return the seconds of a step without the time of waiting for other ranks. The value is the median over
+        epochs. Return None if the time is unknown.
         """
         return statistics.median(self.epochs_own_s) if self.epochs_own_s else None
 
@@ -161,7 +162,7 @@ class Result:
         checkpoints: The location of the checkpoints. None if there are no checkpoints.
         logs: The folder of the hosts' logs.
         failure_reason: The reason why the job failed, or None.
-        strategy: The strategy's name. None for a script that runs on each host separately.
+        strategy: The strategy's name. None for a job without a strategy, whose script runs on each host separately.
         instance_type: The instance type of the hosts.
         hosts: The number of hosts.
         processes: The number of ranks that compute gradients. With parameter servers, the number of workers.
@@ -171,12 +172,12 @@ class Result:
         training_s: SageMaker's TrainingTimeInSeconds. None while the job runs.
         billable_s: SageMaker's BillableTimeInSeconds. None while the job runs.
         hyperparameters: The script's hyperparameters. Secrets are replaced by ``***``.
-        global_batch_size: The number of records in one step of all ranks. With parameter servers, the number of
-            records in one step of a worker. None if the number is unknown.
+        global_batch_size: The number of records in one step of all ranks. With parameter servers, the number of records
+            in one step of a worker. None if the number is unknown.
         steps: The number of steps in the last attempt. A step of all ranks is counted once. With parameter servers,
             each step of a worker is counted.
-        steps_per_second: The steps per second, without the first step and the time between epochs. None if the speed
-            is unknown.
+        steps_per_second: The steps per second, without the first step and the time between epochs. None if the speed is
+            unknown.
         samples_per_second: The records per second in the steps that ``steps_per_second`` counts. None if the speed is
             unknown.
         model: The facts about the model, or None.
@@ -186,15 +187,15 @@ class Result:
         series_left_out: The number of values that are omitted from ``series``. ``job.metrics()`` has all values.
         moments: The events of an elastic job: workers that joined and left, resizes, exclusions, commits and restores.
         checkpointing: The number, size and durations of the checkpoints. None if there are no checkpoints.
-        data: The dicts ``{"uri", "digest"}``, by channel. ``uri`` is the location of the data. ``digest`` is the
-            digest of the data, or None.
+        data: The dicts ``{"uri", "digest"}``, by channel. ``uri`` is the location of the data. ``digest`` is the digest
+            of the data, or None.
         spot: Whether the job used spot capacity.
         paid: The price that was paid for the hosts, if the backend bought hosts for the job. ``total`` is the price in
             US dollars. ``on_demand`` is the price of the same time on demand, or None. ``host_s`` is the paid time of
             all hosts in seconds. ``complete`` is whether all prices are known.
         provenance: The versions of the software, the commit and the machine.
-        endings: One line about the end of each attempt that did not complete, if the job had several attempts.
-        warnings: The warnings during the run. ``job.warnings`` also has the warnings before the start.
+        endings: If the job had several attempts, one line about the end of each attempt that did not complete.
+        warnings: The warnings from the run. ``job.warnings`` also contains the warnings from before the start.
     """
 
     job_name: str
@@ -266,7 +267,7 @@ class Result:
 
     @property
     def reduced_bytes(self) -> int | None:
-        """Return the number of bytes of gradients that the ranks reduce in a step.
+        """Return how many bytes of gradients each rank contributes to the reduction in a step.
 
         Return None if the ranks reduce no gradients or the number is unknown.
         """
@@ -279,8 +280,8 @@ class Result:
         """Return the minimum number of bytes that each rank sends in a step. Return None if the number is unknown.
 
         For a ring all-reduce, the number is 2(N−1)/N · S, where N is the number of ranks and S is
-        :attr:`reduced_bytes`. With parameter servers, the number includes the bytes that a worker reads and the bytes
-        that it sends. Each is a full set of weights.
+        :attr:`reduced_bytes`. With parameter servers, a worker reads all weights and sends all gradients, so that the
+        number is twice the size of the gradients.
         """
         if self.strategy == "parameter_server":
             return 2.0 * self.model.gradient_bytes if self.model is not None else None
@@ -290,10 +291,10 @@ class Result:
 
     @property
     def exchange_s(self) -> float | None:
-        """Return the mean seconds per step that the slowest rank waited for reduced gradients.
+        """Return for how many seconds per step the slowest rank waited for reduced gradients.
 
-        The other ranks also wait for the slowest rank. Therefore the other ranks wait longer. The time in which
-        gradients are reduced while other gradients are being computed is not included. Return None if the value is
+        The slowest rank is the rank that waits least, because all other ranks also wait for it. If gradients are
+        reduced while other gradients are still being computed, this time is not included. Return None if the value is
         unknown.
         """
         return min((rank.exchange_s for rank in self.ranks if rank.exchange_s is not None), default=None)
@@ -303,7 +304,7 @@ class Result:
         """Return the bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`.
 
         N is the number of ranks, and S is :attr:`reduced_bytes`. If the value exceeds the bandwidth of the link, a part
-        of the exchange overlapped with computing. Return None if the value is unknown.
+        of the exchange overlapped with computing. Return None with parameter servers, or if the value is unknown.
         """
         if self.link_bytes is None or not self.exchange_s or self.strategy == "parameter_server":
             return None
@@ -313,8 +314,8 @@ class Result:
     def straggler(self) -> RankResult | None:
         """Return the rank for which all other ranks wait. Return None if there is no such rank.
 
-        The computing of this rank takes over a fifth longer than the computing of the other ranks. The rank was also
-        the slowest rank in at least two of three epochs.
+        The computing of this rank took more than a fifth longer than the median of the other ranks. In addition, the
+        rank was the slowest rank in at least two thirds of the epochs.
         """
         measured = [rank for rank in self.ranks if rank.epochs_own_s]
         if len(measured) < 2:
@@ -341,14 +342,14 @@ class Result:
         return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Return the scaling efficiency: the samples per second of each process, divided by the same number of the
-        baseline.
+        """Return the scaling efficiency: the samples per second of each process, divided by those of each process of
+        the baseline.
 
         Return None if a speed is unknown. Return None also for several hosts without a strategy, because each host then
         trains separately.
 
         Args:
-            baseline: The result of the same training with one process, or with fewer processes than this result.
+            baseline: The result of the same training with one process, or with fewer processes than in this result.
         """
         if self.strategy is None and self.hosts > 1:
             return None
@@ -360,12 +361,12 @@ class Result:
         """Return the cost of the job at a price per host and hour.
 
         Args:
-            per_hour: The price per host and hour in US dollars. If hosts were bought for the job, the default is the
-                price that was paid. Otherwise, the default is the published on-demand price of the instance type
+            per_hour: The price per host and hour in US dollars. If the backend bought hosts for the job, the default is
+                the price that was paid. Otherwise, the default is the published on-demand price of the instance type
                 (:mod:`estimators.job.instances`).
 
         Returns:
-            The cost. None while the job runs, and for an instance type without a known price.
+            The cost. None while the job runs, or if the price is unknown.
         """
         from estimators.results.costs import cost_of, paid_cost
 
@@ -379,7 +380,7 @@ class Result:
             per_hour=per_hour,
         )
 
-    # --- other forms ---
+    # --- conversions ---
 
     def metrics(self) -> pandas.DataFrame:
         """Return ``series`` as a DataFrame with a row per value.
@@ -393,13 +394,15 @@ class Result:
         return frame.astype({"rank": "Int64", "samples": "Int64", "value": "float64", "elapsed_s": "float64"})
 
     def summary(self) -> dict[str, Any]:
-        """Return the numbers and texts of the result as one flat row, as in the table of :func:`estimators.compare`."""
+        """Return the result as a flat dict of numbers and texts, from which the table of :func:`estimators.compare` is
+        made.
+        """
         from estimators.results.summary import summary
 
         return summary(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the result in a JSON-serialisable form. :meth:`from_dict` reads this form."""
+        """Return the result as a JSON-serialisable dict, which :meth:`from_dict` reads."""
         found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
         found["format"] = FORMAT
         found["ranks"] = [{**vars(rank), "steps": rank.steps.to_dict()} for rank in self.ranks]
@@ -415,13 +418,13 @@ class Result:
     def to_json(self) -> str:
         """Return the JSON text of :meth:`to_dict`.
 
-        Numbers that are not finite are written as texts, such as ``"NaN"``.
+        Numbers that are not finite are written as strings, such as ``"NaN"``.
         """
         return strict_json.dumps(self.to_dict())
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """Read the result of :meth:`to_dict`. Fields that only a later version knows are ignored.
+        """Create a result from a dict that :meth:`to_dict` returned. Fields that a later version has added are ignored.
 
         Raises:
             RecordError: the data is not a result, or has a format that this version cannot read.

@@ -16,8 +16,8 @@ FILE = "result.json"
 def result_of(record: JobRecord) -> Result:
     """Return the result of a job. If the job has no saved result, build the result from the job's record.
 
-    The following jobs have no saved result: jobs of an older version, running jobs, and jobs whose supervisor is still
-    completing the provenance.
+    The following jobs have no saved result: jobs that an older version ran, running jobs, and jobs whose supervisor is
+    still completing the provenance.
 
     Args:
         record: The job's record.

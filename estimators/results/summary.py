@@ -10,7 +10,9 @@ if TYPE_CHECKING:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Return a flat row of values. Unknown values are None. Times are in seconds, memory and messages in bytes."""
+    """Return a result as one flat row of values. Unknown values are None. Times are in seconds, memory and exchanged
+    data in bytes.
+    """
     times = result.step_times
     cost = result.cost()
     straggler = result.straggler

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 
 from estimators.job.text import columns_of, padded
 
-#: The narrowest width that tables are made for, in columns.
+#: The least width that is assumed for a terminal, in columns.
 _LEAST = 60
 _GAP = 2
 
@@ -22,7 +22,7 @@ def terminal_width() -> int | None:
 
 
 def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
-    """Return a table of numbers. The first column has the names of the rows.
+    """Return a table of numbers as text. The first column has the names of the rows.
 
     Args:
         head: The titles of the columns.
@@ -41,7 +41,7 @@ def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
 
 
 def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> list[str]:
-    """Return the lines of some texts.
+    """Return the lines of texts that are wrapped at a width.
 
     Args:
         texts: The texts.

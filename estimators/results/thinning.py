@@ -1,6 +1,6 @@
 """Limit the number of a job's events.
 
-If there are very many metric values, evenly distributed values are kept. Pure.
+If there are too many metric values, only values at even intervals are kept. Pure.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from collections.abc import Iterable
 
 from container.contract.wire import Event
 
-#: The number of values of all metrics together that are kept.
+#: The maximum number of values that are kept, for all metrics together.
 MOST_VALUES = 50_000
-#: The least number of values of one metric of one rank that are kept, even if there are many metrics.
+#: Even if there are many metrics, at least this many values of each metric of each rank are kept.
 _LEAST_VALUES = 16
 
 
@@ -28,7 +28,7 @@ class _Series:
         """Add a value.
 
         Returns:
-            1 if the value is kept; 0 if the value is skipped. The last value is always kept separately.
+            1 if the value is kept as every n-th value. Otherwise 0. The last value is kept separately in any case.
         """
         self.last = (place, event)
         self.count += 1
@@ -56,7 +56,7 @@ class _Series:
 
 
 def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event], int]:
-    """Return all events except some of the metric values. The number of metric values is limited.
+    """Return events without some of their metric values, so that at most about ``most`` metric values remain.
 
     The first and the last value of each metric of each rank in each attempt are always kept. Metrics with few values
     are kept completely.
@@ -64,7 +64,8 @@ def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event],
     Args:
         events: The events in their order. The events are read one by one, so that the list of events need not fit into
             memory.
-        most: The number of metric values to keep.
+        most: The maximum number of metric values to keep. Many metrics may exceed it, because a few values of each are
+            kept.
 
     Returns:
         The kept events in their order, and the number of omitted values.

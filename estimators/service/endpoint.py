@@ -1,4 +1,4 @@
-"""The endpoint: verifies a signed request, finds the operation in a table, and returns the operation's answer."""
+"""Answer requests to the endpoint: verify the signature, find the operation in a table, and return its response."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ _log = logging.getLogger(__name__)
 
 
 def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
-    """Return all operations of the endpoint. The operations of each service are in a dict, by name. An operation is a
-    function from the parameters to the result.
+    """Return the endpoint's operations, by service name and operation name.
+
+    An operation is a function that takes the parameters of a request and returns the result.
     """
     return {
         "sagemaker": {
@@ -74,12 +75,12 @@ class Endpoint:
 
     Args:
         keys: The keys that requests must be signed with.
-        table: The operations, as :func:`operations` gives them.
-        clock: The time in UTC.
+        table: The operations, as returned by :func:`operations`.
+        clock: A function that returns the current time in UTC.
         region: The endpoint's region.
-        body_s: How long a request's body may take to come, in seconds.
-        bodies: The maximum number of bodies that are read at once. Other bodies wait in their connections, which
-            limits the memory for bodies whose signature is not verified yet.
+        body_s: The maximum time for reading a request's body, in seconds.
+        bodies: The maximum number of bodies that are read at the same time. Further requests wait until their bodies
+            can be read. This limits the memory for bodies whose signatures are not verified yet.
     """
 
     def __init__(
@@ -105,7 +106,7 @@ class Endpoint:
         headers = request.headers.items()
         target = b"?".join(part for part in (scope["raw_path"], scope["query_string"]) if part).decode("ascii")
         try:
-            signing.claim(headers, self._keys, self._clock(), self._region)  # a stranger's body is not read
+            signing.claim(headers, self._keys, self._clock(), self._region)  # without the key's id, no body is read
             with anyio.fail_after(self._body_s):
                 async with self._reading:
                     body = await web.read_body(request, BODY_LIMIT)
@@ -161,12 +162,12 @@ class Endpoint:
 
 
 def _named(headers: Headers) -> dict[str, str]:
-    """Return the headers by lower-case names."""
+    """Return the headers as a dict with lower-case names."""
     return {name.lower(): value for name, value in headers}
 
 
 def _refusal(error: ServiceError, headers: Headers) -> Answer:
-    """Return the answer for an error, in the protocol of the request."""
+    """Return the response for an error, in the protocol that the request uses."""
     named = _named(headers)
     json_version = None
     if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
@@ -178,10 +179,10 @@ def _refusal(error: ServiceError, headers: Headers) -> Answer:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
-    """Return the members of a request that need not have a form that AWS accepts.
+    """Return the paths of those members of a request that may have values that AWS does not accept.
 
-    Only a job on a local instance type has such members. The values of these members are checked later, when the
-    request is translated.
+    Only a request for a job on a local instance type has such members. Their values are checked later, when the request
+    is translated.
     """
     prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
     if prefix is None:

@@ -1,10 +1,10 @@
-"""The errors that operations raise, in AWS's form."""
+"""Define the errors that the endpoint's operations raise."""
 
 from __future__ import annotations
 
 
 class ServiceError(Exception):
-    """An error in the form that AWS's clients read.
+    """An error with the values that AWS's clients expect in an error response.
 
     Args:
         code: AWS's name of the error, such as ``ValidationException``.

@@ -1,4 +1,7 @@
-"""The operations of STS and IAM that clients call before a training: the caller's identity and roles."""
+"""Implement the operations of STS and IAM that clients call before they create a job.
+
+The operations return the caller's identity and roles.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from estimators.service.errors import denied
 from estimators.service.settings import ACCOUNT
 
-#: The role that callers appear to have assumed: SageMaker's tools read a role's name from such an ARN.
+#: The role that callers appear to have assumed. SageMaker's tools read the role's name from the ARN of the caller.
 ROLE = "fleetfit"
 _ID = "AROAFLEETFIT00000000"
 _CREATED = datetime.datetime(2020, 1, 1, tzinfo=datetime.timezone.utc).timestamp()
@@ -21,7 +24,7 @@ def role_arn(name: str) -> str:
 
 
 def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer GetCallerIdentity."""
+    """Answer a GetCallerIdentity request."""
     return {
         "UserId": f"{_ID}:{ROLE}",
         "Account": ACCOUNT,
@@ -30,7 +33,7 @@ def caller_identity(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Answer GetRole. Every role exists, because roles have no effect."""
+    """Answer a GetRole request. Every role exists, because roles have no effect."""
     name = str(request["RoleName"])
     return {
         "Role": {
@@ -44,8 +47,9 @@ def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse SimulatePrincipalPolicy, because the endpoint has no policies. The SDK 3.x continues after an access
-    error.
+    """Refuse a SimulatePrincipalPolicy request, because the endpoint has no policies.
+
+    The SageMaker SDK 3.x continues after this error.
 
     Raises:
         ServiceError: always.

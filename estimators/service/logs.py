@@ -1,4 +1,4 @@
-"""The operations of CloudWatch Logs, based on the jobs' logs.
+"""Implement the operations of CloudWatch Logs. The events come from the logs in the jobs' records.
 
 The log group is ``/aws/sagemaker/TrainingJobs``. The log stream of a host is ``<job>/algo-<n>-<time of creation>``.
 """
@@ -26,18 +26,18 @@ from estimators.service.streams import LogEvent, LogStream, Streams
 
 GROUP = "/aws/sagemaker/TrainingJobs"
 
-#: CloudWatch's limits of one answer: events, and bytes.
+#: CloudWatch's limits for one response: the number of events, of bytes, and of streams.
 _MOST_EVENTS = 10_000
 _MOST_BYTES = 1 << 20
 _MOST_STREAMS = 50
 
-#: For how many jobs the facts are cached.
+#: Number of jobs whose facts are cached.
 _KEPT = 4096
 
 _STREAM = re.compile(r"([A-Za-z0-9-]{1,63})/(algo-[1-9]\d{0,4})-(\d{1,12})")
 _TOKEN = re.compile(r"([fb])/(\d{1,56})")
 
-#: Statuses before any host has started.
+#: Secondary statuses of jobs that have not started a host yet.
 _BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
 
 
@@ -112,10 +112,10 @@ class Logs:
     # --- the operations ---
 
     def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DescribeLogStreams.
+        """Answer a DescribeLogStreams request.
 
-        All streams of a job are in one answer, even if there are many. With several pages, the SDK 2.x would request
-        the next page endlessly.
+        If the requested prefix names a job, the response contains all streams of the job, even if there are many. With
+        several pages, the SageMaker SDK 2.x would request the next page endlessly.
         """
         _check_group(request)
         prefix = request.get("logStreamNamePrefix") or ""
@@ -136,7 +136,7 @@ class Logs:
         return answer
 
     def get_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer GetLogEvents."""
+        """Answer a GetLogEvents request."""
         _check_group(request)
         opened = self._open(str(request["logStreamName"]))
         first, last = opened.between(request.get("startTime"), request.get("endTime"))
@@ -167,7 +167,7 @@ class Logs:
         }
 
     def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer FilterLogEvents: return the events of several streams, ordered by time."""
+        """Answer a FilterLogEvents request: return the events of several streams, ordered by time."""
         _check_group(request)
         matches = _pattern(request.get("filterPattern") or "")
         names = request.get("logStreamNames")
@@ -277,7 +277,7 @@ class Logs:
 
 
 def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:
-    """Return the last events before ``stop`` that fit into an answer, and the number of the first of these events."""
+    """Return the last events before ``stop`` that fit into a response, and the number of the first of these events."""
     events: list[LogEvent] = []
     size = 0
     while stop > start:
@@ -324,9 +324,10 @@ def _invalid(message: str) -> ServiceError:
 
 
 def _pattern(text: str) -> Callable[[str], bool]:
-    """Return a filter for words and quoted phrases.
+    """Return a function that checks whether a line matches a filter pattern of words and quoted phrases.
 
-    A line must contain each word and phrase, but no word or phrase that is preceded by ``-``.
+    A line matches if it contains each word and phrase. It must not contain a word or phrase that the pattern marks with
+    a preceding ``-``.
     """
     text = text.strip()
     if text.startswith(("{", "[", "%")):

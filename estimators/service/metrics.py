@@ -1,4 +1,4 @@
-"""CloudWatch's GetMetricStatistics, based on the jobs' metric events."""
+"""Implement CloudWatch's GetMetricStatistics. The values come from the metric events in the jobs' records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from estimators.service.records import Jobs
 
 NAMESPACE = "/aws/sagemaker/TrainingJobs"
 _DIMENSION = "TrainingJobName"
-#: CloudWatch's limit of data points in one answer.
+#: CloudWatch's limit of data points in one response.
 _MOST = 1440
 
 
@@ -27,7 +27,10 @@ class Metrics:
         self._jobs = jobs
 
     def statistics(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer GetMetricStatistics: return statistics of each period, computed from the values of all ranks."""
+        """Answer a GetMetricStatistics request.
+
+        The response contains statistics for each period, computed from the values of all ranks.
+        """
         period = int(request["Period"])
         start = math.floor(request["StartTime"] / period) * period
         end = math.ceil(request["EndTime"] / period) * period

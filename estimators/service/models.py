@@ -1,6 +1,6 @@
-"""botocore's service models on the server's side: validate requests, and give answers their form.
+"""Validate requests, and convert results to responses, with botocore's service models.
 
-Only the shapes to which the endpoint's operations refer are kept.
+A model describes each value as a shape. Only the shapes to which the endpoint's operations refer are kept in memory.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from estimators.service.errors import ServiceError, invalid, malformed
 
 Shape = Mapping[str, Any]
 
-#: How much of a wrong value an error shows, in characters.
+#: Maximum number of characters of an invalid value that an error message shows.
 _SHOWN = 120
 
 
@@ -54,7 +54,7 @@ class Model:
         self._plain = frozenset(
             name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", "integer", "long")
         )
-        #: Structures that contain only such values, such as log events, of which an answer may have ten thousand.
+        #: Structures that contain only such values, for example log events. A response may contain 10,000 log events.
         self._flat = frozenset(
             name
             for name, shape in self.shapes.items()
@@ -74,11 +74,13 @@ class Model:
         Args:
             operation: The name of the operation.
             value: The parameters of the request.
-            spare: The paths of members that are validated elsewhere (SageMaker's names, without indices).
+            spare: The paths of members that are validated elsewhere, with SageMaker's names and without indices. Here,
+                only the types of these members are checked.
 
         Raises:
-            ServiceError: a value is not valid. For a value of a wrong type, the error is SerializationException. For
-                all other faults, the error is ValidationException with SageMaker's message.
+            ServiceError: a value is not valid. If a value cannot be parsed, for example because of its type, the error
+                is SerializationException. For all other faults, the error is ValidationException with SageMaker's
+                message.
         """
         name = self._inputs[operation]
         if name is None:
@@ -95,19 +97,19 @@ class Model:
     # --- answers ---
 
     def render(self, operation: str, value: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the operation's answer from a result.
+        """Convert an operation's result to the content of the response.
 
-        The answer contains the result's members that are in the answer's shape. Times are in seconds.
+        Members of the result that the response's shape does not have are omitted. Times are in seconds since the epoch.
         """
         name = self._outputs[operation]
         return {} if name is None else self.render_shape(name, value)
 
     def output(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's answer. Return None if the answer is empty."""
+        """Return the name of the shape of an operation's response. Return None if the response is empty."""
         return self._outputs[operation]
 
     def render_shape(self, name: str, value: Any) -> Any:
-        """Return a value in the form of a shape. Members that are None or not in the shape are omitted."""
+        """Convert a value to the types of a shape. Members that are None or not in the shape are omitted."""
         shape = self.shapes[name]
         kind = shape["type"]
         if kind == "structure":
@@ -129,13 +131,13 @@ class Model:
         return value
 
 
-#: Why a value cannot be read.
+#: Messages for values that cannot be parsed.
 _MALFORMED = {
     "type": "the value at '{}' must be {}",
     "unicode": "the text at '{}' is not {}",
     "overflow": "the value at '{}' is too large for {}",
 }
-#: The words of JSON for types that :mod:`estimators.job.shape_check` describes in words of Python.
+#: JSON's terms for types that :mod:`estimators.job.shape_check` describes in Python's terms.
 _TYPES = {"structure": "a structure", "map": "a map", "boolean": "true or false"}
 
 _CONSTRAINTS = {
@@ -150,7 +152,7 @@ _CONSTRAINTS = {
 
 
 def _text(problem: shape_check.Problem) -> str:
-    """Describe an invalid value as SageMaker does.
+    """Describe an invalid value in SageMaker's words.
 
     Raises:
         ServiceError: the value has a wrong type.
@@ -171,7 +173,7 @@ def _text(problem: shape_check.Problem) -> str:
 
 
 def _where(steps: tuple[tuple[str, Any], ...]) -> str:
-    """Return the path of a value as SageMaker writes it, such as ``tags.1.member.key``."""
+    """Return the path of a value in SageMaker's notation, such as ``tags.1.member.key``."""
     names = {
         "member": lambda name: f"{name[:1].lower()}{name[1:]}",
         "item": lambda index: f"{index + 1}.member",

@@ -1,4 +1,4 @@
-"""Check the packages of the extra ``service``, which every server needs."""
+"""Check that the packages of the extra ``service`` are installed, which every server of fleetfit needs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lists of jobs: the filters of a request, and the tokens with which a client requests the next page."""
+"""Filter lists of jobs, and divide the lists into pages. With a token, a client requests the next page."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ def matches(request: Mapping[str, Any], name: str, state: str | None, created: f
     """Return whether a job matches the filters of a list request.
 
     Args:
-        request: The list request, which may contain limits of times, a part of the name, and a status.
+        request: The list request, which may contain limits for the two times, a part of the name, and a status.
         name: The job's name.
         state: The job's status.
         created: The time at which the job was created, in seconds since the epoch.
@@ -34,7 +34,7 @@ def page(found: Sequence[Any], token: str | None, most: int) -> tuple[Sequence[A
         most: The maximum number of items on a page.
 
     Returns:
-        The items of the page, and a dict with the answer's ``NextToken``. The dict is empty if there is no next page.
+        The items of the page, and a dict with the response's ``NextToken``. The dict is empty if there is no next page.
 
     Raises:
         ServiceError: the token was not created by this endpoint.

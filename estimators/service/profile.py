@@ -1,4 +1,6 @@
-"""Write the files with the endpoint's address: an AWS profile, the SageMaker SDK's configuration, and variables.
+"""Write the files from which clients read the endpoint's address.
+
+The files are an AWS profile, the SageMaker SDK's configuration, and a file of environment variables.
 
 A profile consists of a few sections in the user's own files (``~/.aws``). fleetfit replaces only sections that it has
 written. All other bytes of these files stay unchanged.
@@ -22,7 +24,7 @@ _MARK = "# written by fleetfit serve"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SECTION = re.compile(r"^\s*\[\s*([^\]]*?)\s*\]", re.MULTILINE)
 
-#: The variables that name the configuration file of the SDK 2.x and of the 3.x.
+#: The variables that name the configuration files of the SageMaker SDK 2.x and 3.x.
 _SDK_CONFIG = ("SAGEMAKER_USER_CONFIG_OVERRIDE", "SAGEMAKER_CORE_USER_CONFIG_OVERRIDE")
 
 
@@ -67,13 +69,16 @@ class Address:
 
 
 def job_environment(base: Mapping[str, str], address: Address) -> dict[str, str]:
-    """Return the environment of jobs.
+    """Return the environment variables of the endpoint's jobs.
 
-    The environment is that of this process, with AWS settings that refer to the endpoint.
+    Variables whose names begin with ``AWS_`` are replaced by settings that refer to the endpoint.
+
+    Args:
+        base: The environment variables of this process.
+        address: The endpoint's address.
     """
     kept = {name: value for name, value in base.items() if not name.startswith("AWS_")}
-    # Some of these variables have lower priority than a profile of the user. The files with profiles are therefore
-    # hidden.
+    # A profile of the user would override some of these variables. The files with profiles are therefore hidden.
     no_profile = dict.fromkeys(("AWS_CONFIG_FILE", "AWS_SHARED_CREDENTIALS_FILE"), os.devnull)
     return {**kept, **address.variables, **no_profile}
 
@@ -109,10 +114,11 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
     """Write the configuration to the SageMaker SDK's default location, so that clients need to set only
     ``AWS_PROFILE``.
 
-    All profiles use this location. Therefore :func:`remove_sdk_config` removes the file when the endpoint stops.
+    The SDK reads this file for all profiles, including those of real AWS accounts. Therefore
+    :func:`remove_sdk_config` removes the file when the endpoint stops.
 
     Returns:
-        Whether the file was written. False if the location has a configuration of the user, which is not changed.
+        Whether the file was written. A configuration file of the user is not changed.
 
     Raises:
         ConfigurationError: the file cannot be written.
@@ -131,7 +137,7 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
 
 
 def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> None:
-    """Remove the file that :func:`install_sdk_config` has written, unless the file was changed since."""
+    """Remove the file that :func:`install_sdk_config` has written. Keep the file if it was changed meanwhile."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _installed(place, address).encode():
             path.unlink()
@@ -140,7 +146,8 @@ def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> Non
 def _installed(place: EndpointFiles, address: Address) -> str:
     """Return the text of the installed file.
 
-    The text names fleetfit's home, because an endpoint of another home may replace the file.
+    The text contains fleetfit's home. An endpoint of a different home may replace the file, and this endpoint must then
+    not remove it.
     """
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
@@ -161,8 +168,8 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         The paths of the configuration file and the credentials file.
 
     Raises:
-        ConfigurationError: the name is not valid, the user has another profile of that name, or a file cannot be
-            written.
+        ConfigurationError: the name is not valid, a profile of this name exists that fleetfit has not written, or a
+            file cannot be written.
     """
     if not _NAME.fullmatch(name) or name == "default":
         raise ConfigurationError(
@@ -253,7 +260,7 @@ def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
 
 
 def remove_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Remove the file that :func:`write_env_file` wrote, so that scripts wait for the file of the next endpoint."""
+    """Remove the file that :func:`write_env_file` has written, so that scripts wait for the next endpoint's file."""
     with contextlib.suppress(OSError):
         if path.read_bytes() == _variables(place, address).encode():
             path.unlink()

@@ -1,4 +1,4 @@
-"""AWS's wire protocols on the server's side: JSON (1.0 and 1.1) and query.
+"""Parse requests and write responses in AWS's wire protocols: JSON (1.0 and 1.1) and query.
 
 Source: Smithy's specifications of "AWS JSON 1.1" and "AWS Query".
 """
@@ -19,11 +19,11 @@ from estimators.service.models import Model
 
 #: Target prefix -> botocore's name of the service.
 TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVersion20100801": "cloudwatch"}
-#: The service's name in a signature -> botocore's.
+#: Name of the service in a signature -> botocore's name of the service.
 SIGNED = {"sagemaker": "sagemaker", "logs": "logs", "monitoring": "cloudwatch", "sts": "sts", "iam": "iam"}
 
 _FORM = "application/x-www-form-urlencoded"
-#: The most parameters of a form.
+#: Maximum number of fields in a form.
 _FORM_FIELDS = 10_000
 _DEPTH = 20
 #: Characters that are not allowed in XML documents.
@@ -32,7 +32,7 @@ _NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-    """The call of an operation in a request.
+    """The operation that a request calls, with the request's body.
 
     Attributes:
         service: botocore's name of the service. None if the endpoint does not have the service.
@@ -49,7 +49,7 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """An HTTP answer."""
+    """An HTTP response."""
 
     status: int
     content_type: str
@@ -61,12 +61,12 @@ def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> C
     """Determine which operation a request calls.
 
     Args:
-        headers: The headers, by lower-case names.
+        headers: The headers, as a dict with lower-case names.
         body: The body of the request.
         signed_service: The service in the request's signature.
 
     Raises:
-        ServiceError: the request names no operation, or was signed for another service.
+        ServiceError: the request names no operation, or was signed for a service other than the operation's.
     """
     target = headers.get("x-amz-target")
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -133,14 +133,21 @@ def _form(body: bytes) -> dict[str, str]:
 
 @dataclasses.dataclass
 class _Field:
-    """A field of a form, and the fields below it. ``Tags`` is a field of ``Tags.member.1.Key``, for example."""
+    """One part of the field names in a form, with the parts that follow it.
+
+    The name ``Tags.member.1.Key``, for example, consists of the parts ``Tags``, ``member``, ``1`` and ``Key``.
+
+    Attributes:
+        text: The value of the field whose name ends with this part, or None if there is no such field.
+        inside: The parts that follow this part, by their text.
+    """
 
     text: str | None = None
     inside: dict[str, _Field] = dataclasses.field(default_factory=dict)
 
 
 def _tree(form: Mapping[str, str]) -> _Field:
-    """Return a form's fields as a tree, by the parts of their names. With the tree, parsing takes linear time."""
+    """Return a form's fields as a tree of the parts of their names, from which parameters are read in linear time."""
     root = _Field()
     for name, text in form.items():
         field = root
@@ -207,7 +214,7 @@ def _scalar(kind: str, text: str, key: str) -> Any:
 
 
 def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
-    """Return the answer that contains an operation's result."""
+    """Return the response that contains an operation's result."""
     rendered = model.render(call.operation, result)
     if call.json_version is not None:
         body = _json(rendered) if model.output(call.operation) else b""
@@ -228,7 +235,7 @@ def _json(value: Mapping[str, Any]) -> bytes:
 
 
 def render_error(error: ServiceError, *, json_version: str | None, query_service: bool = False) -> Answer:
-    """Return the answer that contains an error.
+    """Return the response that contains an error.
 
     Args:
         error: The error.

@@ -1,7 +1,7 @@
 """Start a limited number of jobs at once, and find the jobs again when the endpoint is restarted.
 
-Jobs are separate processes, which do not depend on the queue. Waiting jobs are on record too (``queued`` in the job's
-folder). Therefore no job is lost if the endpoint is killed.
+Running jobs are separate processes, which do not depend on the queue. A waiting job has a record, too, which contains a
+file ``queued``. Therefore no job is lost if the endpoint is killed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from estimators.service.records import Jobs
 
 _log = logging.getLogger(__name__)
 
-#: How often the queue checks whether a job is over, in seconds.
+#: Seconds between two checks whether jobs have ended.
 _PACE = 0.1
 
 Tell = Callable[[str], None]
@@ -77,7 +77,7 @@ class EndpointQueue:
                 if record.queued_file.exists():
                     began = (job.status.get(statuses.OWN) or {}).get("supervisor_pid") is not None
                     if job.over or record.is_supervised() or began:
-                        # the job was started just before the earlier endpoint ended
+                        # the earlier endpoint started the job just before its end
                         record.queued_file.unlink(missing_ok=True)
                     else:
                         self._waiting.append(_waiting(record, job.created, job.request))

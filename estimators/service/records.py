@@ -1,5 +1,6 @@
-"""The jobs on record, as the endpoint reads them, and the endpoint's own files in each record: ``service.json``,
-``queued``.
+"""Read the jobs' records for the endpoint, and store the endpoint's own data in the records.
+
+The endpoint's own files in a record are ``service.json`` and ``queued``.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ class Job:
 
     Attributes:
         record: The job's record.
-        status: DescribeTrainingJob's answer, as the supervisor has written it.
+        status: The job's status, as the supervisor has written it. The members are those of DescribeTrainingJob's
+            response.
         own: The data that the endpoint has stored about the job. Empty if ``fit()`` has started the job.
     """
 
@@ -62,7 +64,7 @@ class Job:
 
 
 class Jobs:
-    """Find and list jobs. Data that does not change any more is cached.
+    """A reader of the jobs' records. Data that does not change any more is cached.
 
     Args:
         home: The path of ``$FLEETFIT_HOME``.
@@ -139,7 +141,7 @@ class Jobs:
     def own(self, record: JobRecord) -> dict[str, Any]:
         """Return the data that the endpoint has stored about a job. Return an empty dict if there is no such data."""
         path = record.asked_file
-        # The lock covers both steps: two writes may have the same modification time, that of the kernel's last tick.
+        # The lock covers both steps, because two writes in quick succession may have the same modification time.
         with self._lock:
             try:
                 stamp = os.stat(path).st_mtime_ns
@@ -157,8 +159,9 @@ class Jobs:
             record.write_json(record.asked_file, values)
 
     def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
-        """Replace some members of the data that the endpoint has stored about a job. Changes by several threads are
-        made one after another.
+        """Replace some members of the data that the endpoint has stored about a job.
+
+        If several threads call this method, their changes are made one after the other.
 
         Args:
             name: The job's name.

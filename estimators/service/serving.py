@@ -1,4 +1,4 @@
-"""Run an endpoint: start its components, and stop them in order."""
+"""Run an endpoint: start its components, and stop them in reverse order."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from estimators.service.tuning import TuningJobs
 DEFAULT_PORT = 8666
 
 _PACE = 1.0
-#: The time for answers to requests that have come whole before the end, in seconds.
+#: When the endpoint stops, requests that were received completely are answered within this number of seconds.
 _GRACE_S = 30
 
 
@@ -60,15 +60,16 @@ class Options:
 
 
 class Service:
-    """A running endpoint. The object is a context manager, which stops the endpoint at the end of the block. Jobs of
-    the endpoint continue.
+    """A running endpoint.
+
+    The object is a context manager, which stops the endpoint at the end of the block. The endpoint's jobs continue.
 
     Args:
         options: The options of the endpoint.
         tell: A function that is called with a line about each event.
 
     Raises:
-        ConfigurationError: another endpoint of this home is running, or an option is wrong.
+        ConfigurationError: another endpoint with the same ``$FLEETFIT_HOME`` is running, or an option is not valid.
         BackendError: a port is in use, or the S3 server does not start.
     """
 

@@ -1,4 +1,4 @@
-"""The keys of an endpoint, and its files below ``$FLEETFIT_HOME/service/``."""
+"""Store the keys of an endpoint, and define the paths of its files below ``$FLEETFIT_HOME/service/``."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class EndpointFiles:
 
     @classmethod
     def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
-        """Return the files of the endpoint of a home. If ``home`` is None, use ``$FLEETFIT_HOME``."""
+        """Return the files of the endpoint for a home folder. If ``home`` is None, use ``$FLEETFIT_HOME``."""
         return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
 
     @property
@@ -146,7 +146,7 @@ def tuning_arn(region: str, name: str) -> str:
 
 
 def write_private(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file that only the user can read, atomically.
+    """Write a file atomically. Only the user can read the file.
 
     Raises:
         FileExistsError: the file exists, and ``replace`` is False.

@@ -48,11 +48,11 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True)
 class Claim:
-    """What the headers of a request say about its signature.
+    """The data about a request's signature in the request's headers.
 
     Attributes:
         scope: The scope of the signature.
-        headers: All headers, by lower-case names.
+        headers: All headers, as a dict with lower-case names.
         signed: The names of the signed headers.
         signature: The signature, which is not verified yet.
     """
@@ -70,13 +70,16 @@ class _Signer(SigV4Auth):
 
 
 def claim(headers: Headers, keys: Keys, now: datetime.datetime, region: str = DEFAULT_REGION) -> Claim:
-    """Read a request's signature from the headers, and check everything that needs neither the body nor the secret.
+    """Read a request's signature from the headers, without verifying the signature itself.
+
+    Everything that needs neither the body nor the secret key is checked.
 
     Args:
         headers: The headers, as received.
-        keys: The keys for the signature.
+        keys: The endpoint's keys.
         now: This machine's time, in UTC.
-        region: The endpoint's region. The request must be signed for it, except for services with a single region.
+        region: The endpoint's region. The request must be signed for this region. Requests to IAM and STS may also be
+            signed for ``us-east-1``.
 
     Raises:
         ServiceError: the request is not signed, or its key, scope or time is not valid.
@@ -119,7 +122,7 @@ def verify(
     now: datetime.datetime,
     region: str = DEFAULT_REGION,
 ) -> Scope:
-    """Verify a request's signature.
+    """Verify a request's signature, and return the signature's scope.
 
     Args:
         method: The HTTP method.
@@ -154,7 +157,7 @@ def verify(
 
 
 def _single(headers: Headers) -> dict[str, str]:
-    """Return the headers by lower-case names.
+    """Return the headers as a dict with lower-case names.
 
     Raises:
         ServiceError: a header is repeated, which makes its value ambiguous.

@@ -1,7 +1,7 @@
-"""The S3 server of the endpoint, which is a separate process.
+"""Run the endpoint's S3 server as a separate process.
 
-Jobs read and write S3 until their end. Therefore the server runs as long as the endpoint **or** one of its jobs runs,
-and then exits. The server exits then even if the endpoint was killed.
+Jobs use the S3 server until they end. Therefore the server runs as long as the endpoint **or** one of its jobs runs.
+Afterwards, the server exits, even if the endpoint was killed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from estimators.service.settings import EndpointFiles
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 _START_TIMEOUT = 30.0
-#: How often the server checks whether it is still needed, in seconds.
+#: Seconds between two checks whether the server is still needed.
 _PACE = 0.5
 
 
@@ -35,7 +35,7 @@ def split_uri(uri: str) -> tuple[str, str]:
 
 
 class Storage:
-    """The S3 server of an endpoint, as the endpoint controls it.
+    """The object with which an endpoint starts and stops its S3 server.
 
     Args:
         place: The endpoint's files.
@@ -54,7 +54,7 @@ class Storage:
         """Use the running server of an earlier endpoint. If no server runs, start one.
 
         Raises:
-            ConfigurationError: the earlier server serves another folder or has other keys.
+            ConfigurationError: the running server serves a different folder, or has different keys.
             BackendError: the server does not start.
         """
         self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -145,7 +145,7 @@ def _needed(place: EndpointFiles) -> bool:
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Serve as long as the server is needed.
+    """Run the S3 server as long as it is needed.
 
     Returns:
         0 on success; 1 if another server of the endpoint is running, or the server cannot start.

@@ -1,11 +1,12 @@
-"""A host's log as a sequence of events whose order never changes, as CloudWatch's clients require.
+"""Convert a host's log to a sequence of events whose order never changes.
 
-A record stores the output of each process separately. When a line is first returned, its position among the other lines
-is fixed. The position is written to ``service/<host>.events`` in the record, with 24 bytes for each event. Clients that
-resume by a number or by a time therefore miss no event and get no event twice, even if the endpoint is restarted.
+CloudWatch's clients continue reading at the number or the time of an event, so they require such an order. A record
+stores the output of each process separately. When a line is first returned, its position among the lines of all
+processes is fixed. The position is written to ``service/<host>.events`` in the record, with 24 bytes for each event.
+Clients therefore miss no event and get no event twice, even if the endpoint is restarted.
 
-A line that is redrawn, such as a progress bar, has many states. Only one state per second becomes an event, and also
-the last state.
+A line that is redrawn, such as a progress bar, is printed in many versions, which are called states here. At most one
+state per second becomes an event, and also the last state.
 """
 
 from __future__ import annotations
@@ -26,18 +27,19 @@ from estimators.records.record import JobRecord
 #: CloudWatch's largest event, in bytes.
 EVENT_LIMIT = 256 * 1024 - 26
 
-#: An event: time in ms since the epoch, offset in the log, length, number of the log among the host's.
+#: An event: time in ms since the epoch, offset in the process's log, length, and number of this log (the line number in
+#: ``service/<host>.sources``, from 0).
 _EVENT = struct.Struct("<QQIHxx")
 #: The shortest time between two events of a redrawn line, in ns.
 _REDRAWN_NS = 1_000_000_000
-#: For how many hosts the positions are kept in memory.
+#: Number of hosts whose positions are kept in memory.
 _KEPT = 4096
-#: An index always has the same lock, in all objects.
+#: Locks for the ``.events`` files. All objects that use the same file use the same lock.
 _LOCKS = [threading.Lock() for _ in range(64)]
 
 
 class LogEvent(NamedTuple):
-    """One event.
+    """An event of a log stream: a printed line, or a part of a very long line.
 
     Attributes:
         time_ms: The time in milliseconds since the epoch. The time is never less than that of the previous event.
@@ -49,11 +51,11 @@ class LogEvent(NamedTuple):
 
 
 class _Redrawn:
-    """A line of a process that is redrawn. A text that ends with a carriage return is overwritten by the next text.
+    """A line that a process redraws. A text that ends with a carriage return is overwritten by the next text.
 
     Attributes:
-        begins: Whether each state begins with the carriage return. If so, the text before the line's end is the last
-            state.
+        begins: Whether the process prints the carriage return at the beginning of each state. If so, the text before
+            the line's end is the last state.
         settled_ns: The time in the log at which the last state that became an event was printed, in nanoseconds.
         held: The latest state. None if it already is an event.
     """
@@ -83,8 +85,7 @@ class _Redrawn:
         return [self.held] if self.held is not None and (empty or not self.begins) else []
 
     def late(self, now_ns: int) -> list[Span]:
-        """Return the latest state as an event if no other state has followed for a second, for example when a bar
-        pauses.
+        """Return the latest state if no further state has followed for a second, for example when a bar pauses.
 
         Args:
             now_ns: The current time, in nanoseconds since the epoch.
@@ -130,7 +131,7 @@ class LogStream:
     # --- fixing the order ---
 
     def extend(self, *, over: bool) -> int:
-        """Determine the order of new events. This order does not change later.
+        """Add the new output to the sequence of events. The order of the events does not change later.
 
         Args:
             over: Whether the job has ended. If so, no output will follow.
@@ -139,7 +140,7 @@ class LogStream:
             The number of all events.
         """
         with self._lock:
-            # another object has written to the index
+            # Load the index if it is not loaded yet, or another object has written to it.
             if self._reader is None or size_of(self._index) != self._count * _EVENT.size:
                 self._reader = self._load()
             try:
@@ -174,7 +175,7 @@ class LogStream:
         return reader
 
     def _thinned(self, spans: list[Span]) -> Iterator[Span]:
-        """Yield the lines, without those states of redrawn lines that are overwritten within a second."""
+        """Yield the lines that become events. States that are overwritten within a second are left out."""
         texts = read_spans(spans)
         for span in spans:
             _, log, start, end = span

@@ -1,4 +1,4 @@
-"""The operations on training jobs: create, describe, list, stop, update, delete and tag."""
+"""Implement the operations on training jobs: create, describe, list, stop, update, delete and tag."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ class Training:
         self._lock = threading.Lock()
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer CreateTrainingJob."""
+        """Answer a CreateTrainingJob request."""
         name = str(request["TrainingJobName"])
         check_tags(request.get("Tags") or ())
         spec, options = translate(request, self._local)
@@ -107,7 +107,7 @@ class Training:
                 self._creating.discard(name)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DescribeTrainingJob."""
+        """Answer a DescribeTrainingJob request."""
         job = self._jobs.get(request["TrainingJobName"])
         asked = mask_request(job.request)
         output = asked.get("OutputDataConfig") or {}
@@ -118,19 +118,19 @@ class Training:
             **asked,
             **job.status,
         }
-        # `attach` reads these members
+        # the SDK's attach() reads these members
         answer["OutputDataConfig"] = {"KmsKeyId": "", "CompressionType": "GZIP", **output}
         changes = job.own.get("changes") or {}
         if "KeepAlivePeriodInSeconds" in changes:
             answer["ResourceConfig"] = {**(asked.get("ResourceConfig") or {}), **changes}
-        # JSON has neither NaN nor infinity, nor has CloudWatch: such last values are only in the log.
+        # Neither JSON nor CloudWatch supports NaN and infinity. Such final values are only in the log.
         final = [item for item in job.status.get("FinalMetricDataList") or () if math.isfinite(item["Value"])]
         answer["FinalMetricDataList"] = final or None
         answer["TrainingJobArn"] = self._jobs.arn(job.name)
         return answer
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer StopTrainingJob."""
+        """Answer a StopTrainingJob request."""
         job = self._jobs.get(request["TrainingJobName"])
         if job.over:
             raise invalid(
@@ -149,14 +149,17 @@ class Training:
         return {}
 
     def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DeleteTrainingJob: remove the job's record, with its logs. Models and checkpoints in S3 are kept."""
+        """Answer a DeleteTrainingJob request: remove the job's record, including the logs.
+
+        Models and checkpoints in S3 are kept.
+        """
         job = self._jobs.get(request["TrainingJobName"])
         if not job.over:
             raise ServiceError(
                 "ResourceInUse",
                 f"The training job is in status {job.status.get('TrainingJobStatus')}. Stop it first.",
             )
-        # Renamed first, so that the name is free and no reader sees a partial record.
+        # The record is renamed first, so that no reader sees a partial record and the job's name is free at once.
         aside = job.record.path.with_name(f".{job.name}.{os.urandom(6).hex()}")
         try:
             os.rename(job.record.path, aside)
@@ -167,7 +170,7 @@ class Training:
         return {}
 
     def update(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer UpdateTrainingJob. Only the time for which instances stay warm can be changed here."""
+        """Answer an UpdateTrainingJob request. Only KeepAlivePeriodInSeconds can be changed."""
         name = self._jobs.get(request["TrainingJobName"]).name
         for member in ("ProfilerConfig", "ProfilerRuleConfigurations", "RemoteDebugConfig"):
             if request.get(member) is not None:
@@ -180,7 +183,7 @@ class Training:
     # --- the list ---
 
     def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer ListTrainingJobs."""
+        """Answer a ListTrainingJobs request."""
         for member in ("WarmPoolStatusEquals", "TrainingPlanArnEquals"):
             if request.get(member) is not None:
                 return {"TrainingJobSummaries": []}  # no job here has either of them
@@ -195,19 +198,19 @@ class Training:
     # --- tags ---
 
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer ListTags."""
+        """Answer a ListTags request."""
         tags = self._of_arn(request["ResourceArn"]).tags
         shown, more = page(tags, request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS))
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer AddTags. A tag with an existing key replaces the existing value."""
+        """Answer an AddTags request. A tag with an existing key replaces the existing value."""
         check_tags(request["Tags"])
         added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
         return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
 
     def delete_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DeleteTags."""
+        """Answer a DeleteTags request."""
         gone = set(request["TagKeys"])
         self._change_tags(
             request["ResourceArn"], lambda there: {key: value for key, value in there.items() if key not in gone}

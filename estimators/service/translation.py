@@ -47,7 +47,7 @@ REFUSED: Mapping[str, str] = {
     "VpcConfig": "a VPC exists on AWS only",
 }
 
-#: Further such members for processes without containers.
+#: Members that are also refused if jobs run as processes without containers, with the reason.
 REFUSED_FOR_PROCESSES: Mapping[str, str] = {
     "AlgorithmSpecification.ContainerArguments": "processes of this machine have no container",
     "AlgorithmSpecification.ContainerEntrypoint": "processes of this machine have no container",
@@ -77,7 +77,7 @@ _FOREIGN_LAUNCHERS = {
     "sagemaker_distribution_instance_groups": "heterogeneous clusters are not supported yet",
 }
 
-#: Images that fleetfit's own image replaces, unless an image map has another entry.
+#: Patterns of the images that fleetfit's own image replaces. The pairs in :attr:`Local.images` take precedence.
 DEFAULT_IMAGES = ("*/tensorflow-training:*", "*/sagemaker-tensorflow-scriptmode:*", "*/sagemaker-tensorflow:*")
 
 BACKENDS = ("process", "docker")
@@ -89,7 +89,8 @@ class Local:
 
     Attributes:
         backend: The name of the backend: ``process`` or ``docker``.
-        images: Pairs of a pattern of image names and an image of this machine. The first matching pattern is used.
+        images: Pairs of a pattern and an image of this machine, which replaces images whose names match the pattern.
+            The first matching pattern is used.
         without: The members of :data:`REFUSED` that are accepted and ignored.
         python: The path of the interpreter for processes.
         queue: The name of the machine-wide queue in which jobs wait. None if jobs wait in no such queue.
@@ -117,7 +118,7 @@ class Local:
         return {member: why for member, why in both.items() if member not in self.without}
 
     def image(self, name: str) -> str:
-        """Return the local image that replaces the image that a client has named."""
+        """Return the local image that replaces the image ``name`` in a client's request."""
         from estimators.backends.images.toolkit import IMAGE
 
         for pattern, image in (*self.images, *((pattern, IMAGE) for pattern in DEFAULT_IMAGES)):
@@ -138,7 +139,7 @@ def translate(request: Mapping[str, Any], local: Local) -> tuple[TrainingJobSpec
     """Convert a request to a job for a local backend, and validate the job.
 
     Args:
-        request: A CreateTrainingJob request that is valid in the service model.
+        request: A CreateTrainingJob request that was validated with the service model.
         local: The backend for jobs, and the backend's settings.
 
     Raises:
@@ -243,7 +244,10 @@ def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:
 
 
 def _asked_for(request: Mapping[str, Any], member: str) -> bool:
-    """Return whether a request uses a member. Empty values, ``False`` and switches that are off do not count."""
+    """Return whether a request contains a member with an effect.
+
+    Empty values, ``False``, and structures whose switches are all off have no effect.
+    """
     value: Any = request
     for part in member.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None

@@ -1,4 +1,4 @@
-"""The operations on hyperparameter tuning jobs: create, describe, list, stop, and list the training jobs."""
+"""Implement the operations on hyperparameter tuning jobs: create, describe, list and stop them, and list trials."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TuningJobs:
         return sum(record.is_supervised() for record in self._records())
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer CreateHyperParameterTuningJob."""
+        """Answer a CreateHyperParameterTuningJob request."""
         name = str(request["HyperParameterTuningJobName"])
         check_tags(request.get("Tags") or ())
         for member, why in (
@@ -97,7 +97,7 @@ class TuningJobs:
         return {"HyperParameterTuningJobArn": self._arn(name)}
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer DescribeHyperParameterTuningJob."""
+        """Answer a DescribeHyperParameterTuningJob request."""
         record = self._get(request["HyperParameterTuningJobName"])
         self._ensure(record)
         answer = analytics.describe(record)
@@ -124,7 +124,7 @@ class TuningJobs:
         return answer
 
     def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer StopHyperParameterTuningJob."""
+        """Answer a StopHyperParameterTuningJob request."""
         record = self._get(request["HyperParameterTuningJobName"])
         status = record.status()
         if is_terminal(status):
@@ -137,7 +137,7 @@ class TuningJobs:
         return {}
 
     def list_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer ListHyperParameterTuningJobs."""
+        """Answer a ListHyperParameterTuningJobs request."""
         found = [(record, record.status()) for record in self._records()]
         found = [(record, status) for record, status in found if status and _matches(status, request)]
         key = _SORTED[request.get("SortBy", "Name")]
@@ -157,7 +157,7 @@ class TuningJobs:
         return {"HyperParameterTuningJobSummaries": summaries, **more}
 
     def list_training_jobs(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Answer ListTrainingJobsForHyperParameterTuningJob."""
+        """Answer a ListTrainingJobsForHyperParameterTuningJob request."""
         record = self._get(request["HyperParameterTuningJobName"])
         self._ensure(record)
         wanted = request.get("StatusEquals")

@@ -27,14 +27,16 @@ from estimators.job.errors import BackendError
 
 HOST = "127.0.0.1"
 
-#: The maximum number of open connections, and of threads that answer requests. More requests get the status 503.
+#: The maximum number of open connections, and of threads that answer requests. Further requests get the HTTP status
+#: 503.
 CONNECTION_LIMIT = 1024
-#: The time from a connection, or from the first byte of a later request, until the headers are complete, in seconds.
+#: The maximum time until the headers of a request are complete, in seconds. For the first request, the time begins when
+#: the connection is opened. For a later request, it begins with the request's first byte.
 HEADER_SECONDS = 15.0
-#: After an answer, a connection without another request for this time is closed, in seconds.
+#: A connection is closed if no further request arrives within this time after a response, in seconds.
 IDLE_SECONDS = 65
-#: A connection whose client takes nothing of an answer for this time is closed, in seconds. A job that reads data may
-#: evaluate for long.
+#: A connection is closed if its client receives nothing of a response for this time, in seconds. The time is long
+#: because a job may stop reading data while it evaluates.
 STALL_SECONDS = 600
 #: The maximum size of the headers, in bytes.
 HEADER_LIMIT = 64 << 10
@@ -44,11 +46,11 @@ def listen(port: int, option: str = "--port") -> socket.socket:
     """Return a socket that listens on a port of loopback.
 
     Args:
-        port: The port; 0 chooses a free one.
-        option: The option of the command line that chooses the port, for the error.
+        port: The port number. If 0, a free port is chosen.
+        option: The command line option that sets the port, for the error message.
 
     Raises:
-        BackendError: the port is taken.
+        BackendError: the port is not available.
     """
     try:
         listener = socket.create_server((HOST, port), backlog=128)
@@ -57,8 +59,8 @@ def listen(port: int, option: str = "--port") -> socket.socket:
         raise BackendError(
             f"port {port} of {HOST} is not available: {why}. Choose another port with {option}."
         ) from error
-    # Set for all accepted connections. Otherwise, an answer's content waits 40 ms for the acknowledgement of the
-    # headers.
+    # All accepted connections inherit these options. Without TCP_NODELAY, a response's body would wait 40 ms for the
+    # acknowledgement of the headers.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, 1000 * STALL_SECONDS)
     return listener
@@ -75,10 +77,10 @@ async def read_body(request: Request, limit: int) -> bytes | None:
 
 
 def _is_fault(record: logging.LogRecord) -> bool:
-    """Return whether a record of uvicorn is about a fault, and not about an expected end of an answer.
+    """Return whether a log record of uvicorn reports a fault.
 
-    At the server's end, unfinished answers are cancelled. A file can change its size while the file is sent; the
-    connection then ends, which tells the client.
+    Two errors are no faults. When the server stops, unfinished responses are cancelled. If a file changes its size
+    while it is sent, the connection is closed, which shows the client that the response is incomplete.
     """
     error = record.exc_info[1] if record.exc_info else None
     resized = isinstance(error, h11.LocalProtocolError) and "declared Content-Length" in str(error)
@@ -86,7 +88,9 @@ def _is_fault(record: logging.LogRecord) -> bool:
 
 
 class _Connection(H11Protocol):
-    """Limit the time for headers, and close the connection at the server's end if its request has not come whole.
+    """A connection with a time limit for the headers of requests.
+
+    When the server stops, the connection is closed if its request was not received completely.
 
     Args:
         header_s: As for :class:`Server`.
@@ -99,17 +103,20 @@ class _Connection(H11Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Begin to wait for headers."""
+        """Start the time limit for the headers of the first request."""
         super().connection_made(transport)
         self._limit_headers()
 
     def data_received(self, data: bytes) -> None:
-        """Take what has come."""
+        """Process received data, and start or end the time limit for headers."""
         super().data_received(data)
         self._limit_headers()
 
     def _limit_headers(self) -> None:
-        """Start the time for headers, also while the rest of an answered request comes; no limit during an answer."""
+        """Start the time limit for headers. During a response, end the time limit.
+
+        The limit also applies if a request was answered before its body was received completely.
+        """
         if self.cycle and not self.cycle.response_complete:
             if self._timer:
                 self._timer.cancel()
@@ -118,20 +125,22 @@ class _Connection(H11Protocol):
             self._timer = self.loop.call_later(self._header_s, self.transport.abort)
 
     def shutdown(self) -> None:
-        """Finish the answer to a whole request; close every other connection at once."""
+        """Finish the response if the request was received completely. Otherwise, close the connection at once."""
         super().shutdown()
         if self.cycle and self.cycle.more_body:
             self.transport.close()
 
 
 class Server:
-    """Serve an application in a thread; a context manager that begins and ends it.
+    """An HTTP server that runs an ASGI application in a thread.
+
+    The object is a context manager, which starts and stops the server.
 
     Args:
-        application: The application. What it runs in threads has as many of them as connections.
+        application: The application. It can use up to :data:`CONNECTION_LIMIT` threads at the same time.
         listener: The socket, from :func:`listen`.
-        grace_s: How long the server may take at its end to answer the requests that have come whole, in seconds.
-        header_s: How long the headers of a request may take to come, in seconds.
+        grace_s: The maximum time in which completely received requests are answered when the server stops, in seconds.
+        header_s: The maximum time until the headers of a request are complete, in seconds.
     """
 
     def __init__(
@@ -169,7 +178,7 @@ class Server:
         self._thread.start()
 
     def close(self) -> None:
-        """Stop accepting requests, and return when the requests that have come whole are answered."""
+        """Stop accepting requests, and wait until the completely received requests are answered."""
         self._server.should_exit = True
         self._thread.join()
 

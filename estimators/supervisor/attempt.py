@@ -1,4 +1,4 @@
-"""Hold the membership, ranks and checkpoints of the current attempt. The module makes no decisions."""
+"""Define the state of the current attempt: its membership, ranks and checkpoints. The module makes no decisions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from estimators.job.request import TrainingJobSpec
 from estimators.records.ranks import numbering
 
-if TYPE_CHECKING:  # the others need not wait for the imports of elastic jobs
+if TYPE_CHECKING:  # jobs that are not elastic need not wait for this import
     from estimators.supervisor.elastic.controller import ElasticController
 
 
@@ -18,7 +18,7 @@ class Attempt:
     """The state of one attempt. A new object is created for each attempt.
 
     Args:
-        spec: The job, on the hosts of this attempt.
+        spec: The job's spec with the hosts of this attempt.
         checkpoints: The folder of the job's checkpoints.
 
     Attributes:

@@ -1,6 +1,6 @@
-"""Count the attempts of one job: how each attempt ended, how long it ran, and which hosts are available next.
+"""Count the attempts of one job, and record how each attempt ended, how long it ran, and which hosts are available.
 
-The module does no input or output. All times are arguments, which are measured on one clock.
+The module does no input or output. All times are arguments that the caller has measured on one clock.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from estimators.job.failure_policy import (
 )
 from estimators.supervisor.clocks import RunClock
 
-#: How often an attempt is started in total if the ports of its servers are already in use.
+#: How often an attempt is started at most, if the ports of its servers are already in use each time.
 _PORT_ATTEMPTS = 3
 
 _AT_ONCE = Again()
@@ -31,11 +31,11 @@ _AT_ONCE = Again()
 
 @dataclasses.dataclass(frozen=True)
 class NextAttempt:
-    """A decision that another attempt follows.
+    """The decision that another attempt follows.
 
     Attributes:
         until: The earliest time of the next attempt.
-        ending: How the last attempt ended. None if the last attempt does not count.
+        ending: How the last attempt ended. None if the last attempt does not count as an attempt.
     """
 
     until: float
@@ -43,12 +43,12 @@ class NextAttempt:
 
 
 class Attempts:
-    """Counts the attempts of one job and decides whether another attempt follows.
+    """The attempts of one job. The class counts the attempts and decides whether another attempt follows.
 
     Args:
         policy: The user's failure policy.
         hosts: All hosts of the job, in rank order.
-        earlier: The endings of the attempts that were recorded by earlier supervisors of the job.
+        earlier: The ends of earlier attempts, which earlier supervisors of the job have recorded.
         number: The number of the first attempt.
     """
 
@@ -65,7 +65,7 @@ class Attempts:
         #: Hosts that were taken away from this attempt without a notice.
         self.removed: set[str] = set()
         self.progressed = False
-        self._earlier = tuple(earlier)  # reported, but not counted: the user has resumed the job
+        self._earlier = tuple(earlier)  # reported, but not counted for the policy, because the user has resumed the job
         self._endings: list[Ending] = []
         self._port_attempts = 0
 
@@ -81,15 +81,15 @@ class Attempts:
         return self.hosts
 
     def running(self, now: float) -> None:
-        """Start the clock because the attempt's hosts have been started."""
+        """Start the clock. Call the function when the attempt's hosts have been started."""
         self.clock = self.clock.started(now)
 
     def over(self, failure: Failure | None, now: float) -> NextAttempt | Failure:
-        """Record that the attempt's hosts ended without success, and decide whether another attempt follows.
+        """Record an attempt that did not succeed, and decide whether another attempt follows.
 
         Args:
-            failure: The failure that ended the hosts. The failure is ignored if hosts were being taken away.
-            now: The time at which the hosts ended.
+            failure: The failure that ended the attempt, or None. The failure is ignored if hosts were being taken away.
+            now: The time at which the attempt's hosts ended.
 
         Returns:
             The earliest time of the next attempt, or the failure with which the job ends.
@@ -112,7 +112,7 @@ class Attempts:
         return self.wait(now, decision)
 
     def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
-        """Return when the next attempt may begin, after the pause and with enough hosts.
+        """Return when the next attempt may begin: when the pause is over and enough hosts are available.
 
         If enough hosts will never be available, return the failure with which the job ends.
         """
@@ -131,7 +131,7 @@ class Attempts:
         """Return the endings of all attempts, for the record."""
         return [ending.to_dict() for ending in (*self._earlier, *self._endings)]
 
-    # --- within ---
+    # --- helpers ---
 
     def _ending(
         self, kind: EndedBy, seconds: float, *, failure: Failure | None = None, taken: tuple[str, ...] = ()

@@ -47,8 +47,8 @@ class Clients:
             self._caller.notify()
 
     def close(self, *, let_caller_wait: bool = False) -> None:
-        """Stop accepting requests, and release the waiting caller. If ``let_caller_wait`` is set, do not release the
-        caller.
+        """Stop accepting requests, and release the caller that waits for the job. With ``let_caller_wait``, the caller
+        continues to wait.
         """
         if self._caller is not None and not let_caller_wait:
             self._caller.close()
@@ -60,7 +60,7 @@ class Clients:
         self._supervisor.post(CallerGone())
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Execute a client's request, and return the answer."""
+        """Carry out a client's request, and return the response."""
         operation = message["op"]
         if operation == "ping":
             return {"ok": True}

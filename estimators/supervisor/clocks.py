@@ -1,4 +1,4 @@
-"""Measure the time that a job has run, over all of its attempts. ``max_run`` and the bill use this time. Pure."""
+"""Measure for how long a job's hosts have run in all attempts together, for ``max_run`` and the bill. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class RunClock:
-    """The time spans in which a job's hosts ran, in seconds on one clock.
+    """The time spans in which a job's hosts ran. All times are in seconds on one clock.
 
     Attributes:
-        spans: The begin and end of each completed span.
-        since: The begin of the current span. None while no host runs.
+        spans: The start and the end of each completed span.
+        since: The start of the current span. None while no host runs.
     """
 
     spans: tuple[tuple[float, float], ...] = ()

@@ -13,19 +13,20 @@ from container.system.loop import Timer
 from estimators.records.provenance import command
 from estimators.supervisor.journal import Journal
 
-#: The collector's delay after the start of the job, and again after the start of the job's hosts, in seconds. The
-#: collector must not compete for the cores during a launch.
+#: The collector's delay after the start of the job, and again after the start of the job's hosts, in seconds. During a
+#: launch, the collector would compete with the job for the cores.
 _DELAY = 1.0
 
 
 class ProvenanceCollector:
-    """The process that records on which machine and with which software the job ran.
+    """A handle of the provenance collector, a process that records on which machine and with which software the job
+    ran.
 
     Args:
         loop: The supervisor's event loop.
         folder: The folder of the job's record.
-        protected: The pids of processes that are not terminated with the hosts. The collector adds its pid while it
-            runs.
+        protected: The pids of processes that are not terminated with the hosts. The pid of the collector is in the set
+            while the collector runs.
         journal: The job's journal, which receives a warning if the collector cannot be started.
     """
 
@@ -43,7 +44,7 @@ class ProvenanceCollector:
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Restart the collector's delay because hosts are starting. Do nothing if the collector already runs."""
+        """Start the collector's delay anew, because hosts are starting. Do nothing if the collector already runs."""
         if self._timer is not None:
             self._timer.cancel()
             self.start_soon()

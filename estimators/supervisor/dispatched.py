@@ -1,8 +1,10 @@
-"""Maintain the local copy of a job whose supervisor runs at a dispatcher.
+"""Maintain the local copy of a job's record if the job's supervisor runs at a dispatcher, a machine to which the job is
+submitted.
 
-On this machine, the process replaces the supervisor. The process holds the record's lock and submits the job to the
-dispatcher. The process writes the dispatcher's messages into the record, and forwards the clients' requests. The job
-does not depend on the process. If the process ends before the job, a new process can continue to maintain the copy.
+The code runs in the process that would otherwise be the job's supervisor on this machine. The process holds the
+record's lock and submits the job to the dispatcher. Then it writes the dispatcher's messages into the record, and
+forwards the clients' requests to the dispatcher. The job does not depend on this process. If the process ends before
+the job, a new process can continue to maintain the copy.
 """
 
 from __future__ import annotations
@@ -32,12 +34,13 @@ from estimators.supervisor.ipc_server import ControlSocket
 #: The first and the longest pause before fleetfit connects to a dispatcher again, in seconds. Each pause is twice as
 #: long as the previous pause.
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
-#: The seconds without a connection after which clients receive an error, and the seconds after which the process stops.
+#: The seconds without a connection after which clients receive an error, and the seconds after which this process gives
+#: up and exits.
 _TELL_AFTER_S, _GIVE_UP_AFTER_S = 60.0, 1800.0
 
 
 class DispatchedJob:
-    """One job that runs at a dispatcher.
+    """The local representative of one job that runs at a dispatcher.
 
     Args:
         loop: The loop that runs the job's callbacks.
@@ -58,7 +61,7 @@ class DispatchedJob:
         self._wait = _WAIT_S
         self._lost_since: float | None = None
         self._why = ""
-        self._settled = asyncio.Event()  # set when the dispatcher has the job, or will never have it
+        self._settled = asyncio.Event()  # set when the dispatcher has accepted the job, or will never accept it
         self._over = asyncio.Event()  # set when the process may end
         loop.add_signal_handler(signal.SIGTERM, self._over.set)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -80,10 +83,10 @@ class DispatchedJob:
                 task.cancel()
             await asyncio.wait(tasks)
             self._settled.set()
-            await asyncio.sleep(0)  # tasks that wait for the event can answer before the loop ends
+            await asyncio.sleep(0)  # tasks that wait for the event can respond before the loop ends
 
     async def _keep_copy(self) -> None:
-        """Submit the job to the dispatcher unless it was submitted before, and follow the job until it is over."""
+        """Follow the job until it is over. If the job has not been submitted to the dispatcher yet, submit it first."""
         self._note(supervisor_pid=os.getpid())
         if not statuses.lives_elsewhere(self._status):
             try:
@@ -91,7 +94,7 @@ class DispatchedJob:
             except (DispatchRefused, FleetfitError, OSError) as error:
                 self._fail(f"dispatcher {self._place}: {error}")
                 return
-            except Unreached as error:  # following shows whether the dispatcher has accepted the job
+            except Unreached as error:  # the loop below finds out whether the dispatcher has accepted the job
                 await self._pause(str(error))
         while not self._over.is_set():
             try:
@@ -133,14 +136,14 @@ class DispatchedJob:
         self._note(taken=True)
 
     async def _tell_news(self) -> None:
-        """Show the progress of the submission. Later, the status is that of the job at the dispatcher."""
+        """Show the progress of the submission in the job's status, until the dispatcher's own status replaces it."""
         while True:
             self._say(await self._dispatcher.news.get())
 
     def _parcel(self) -> Parcel:
         spec = TrainingJobSpec.from_request(self._record.read_request())
         parcel = parcels.of(self._record, spec, self._options)
-        self._note(elsewhere=True)  # recorded before sending: from now on the dispatcher may have the job
+        self._note(elsewhere=True)  # recorded before sending, because the dispatcher may have the job from then on
         return parcel
 
     def _fail(self, text: str) -> None:
@@ -196,9 +199,9 @@ class DispatchedJob:
         self._note(supervisor_pid=os.getpid())
 
     async def _pause(self, text: str) -> None:
-        """Wait before the next attempt to reach the dispatcher.
+        """Record why the dispatcher cannot be reached, and wait before the next attempt.
 
-        Each pause is longer than the previous pause. Stop trying after ``_GIVE_UP_AFTER_S`` seconds.
+        The length of the pause doubles each time. After ``_GIVE_UP_AFTER_S`` seconds without a connection, give up.
         """
         now = _now()
         self._why = text
@@ -213,7 +216,8 @@ class DispatchedJob:
     # --- requests of clients ---
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Answer a ``ping``, and a ``stop`` before the job was submitted. Forward all other requests to the dispatcher.
+        """Respond to a request of a client. A ``ping``, and a ``stop`` of a job that was not submitted yet, are handled
+        here. All other requests are forwarded to the dispatcher.
 
         Before a request is forwarded, the method waits until the dispatcher has the job.
         """
@@ -241,7 +245,7 @@ class DispatchedJob:
 
     def _note(self, **values: Any) -> None:
         self._status = statuses.with_own(self._status, **values)
-        with contextlib.suppress(RecordError):  # the next change of the status writes it again
+        with contextlib.suppress(RecordError):  # the next change writes the whole status again
             self._record.write_status(self._status)
 
 

@@ -1,4 +1,4 @@
-"""Define the events and actions of the state machine in :mod:`.machine`."""
+"""Define the events that the state machine in :mod:`.machine` receives, and the actions that it returns."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from estimators.records.states import SecondaryStatus
 
 @dataclasses.dataclass(frozen=True)
 class Started:
-    """The job starts, or enters its queue."""
+    """The supervisor has started. The job begins, or waits for its turn in a queue."""
 
 
 @dataclasses.dataclass(frozen=True)
 class TurnCame:
-    """The job has the next turn in its queue."""
+    """The job's turn in its queue has come, so that its hosts may be started."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +39,7 @@ class HostEnded:
     Attributes:
         end: How the process ended.
         goes_on: Whether the other hosts of an elastic job continue without this host.
-        last: Whether no other host of an elastic job runs.
+        last: Whether this was the last running host of an elastic job whose membership is final.
         saved: Whether the attempt has changed the folder of checkpoints.
     """
 
@@ -83,16 +83,14 @@ class CallerGone:
 
 @dataclasses.dataclass(frozen=True)
 class LimitReached:
-    """The job has reached a limit of the backend and ends as after ``max_run``."""
+    """The job has reached a limit of the backend. The job is stopped as if ``max_run`` were over."""
 
     text: str
 
 
 @dataclasses.dataclass(frozen=True)
 class Preempted:
-    """The hosts of all training workers will be taken away. Workers save within the notice, and another attempt
-    follows.
-    """
+    """The whole attempt is preempted. The workers have ``notice_s`` seconds to save, and another attempt follows."""
 
     host: str
     notice_s: float
@@ -100,8 +98,8 @@ class Preempted:
 
 @dataclasses.dataclass(frozen=True)
 class HostsAwaited:
-    """Too few hosts of an elastic job are left, but some hosts will return. Another attempt will use the returned
-    hosts.
+    """Too few hosts of an elastic job are left, but some hosts will return. The next attempt will use the hosts that
+    have returned.
 
     Attributes:
         hosts: The hosts that will return.
@@ -129,7 +127,7 @@ class HostTaken:
 
 @dataclasses.dataclass(frozen=True)
 class HostReturned:
-    """A host that was taken away has returned, in a job whose ranks train together."""
+    """In a job whose ranks train together, a host that was taken away has returned."""
 
     host: str
 
@@ -155,7 +153,7 @@ class OverThere:
 
 @dataclasses.dataclass(frozen=True)
 class LetGo:
-    """The job continues on its managed service, and the supervisor stops following the job."""
+    """The supervisor stops following the job, which continues on its managed service."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -176,15 +174,15 @@ class Do(enum.Enum):
 
     #: Close the membership of an elastic job, so that no more hosts join.
     CLOSE_MEMBERSHIP = "close_membership"
-    #: Request every host to stop, with the grace that the options give to the script.
+    #: Request every host to stop. The script has the time to save that the job's options allow.
     STOP_HOSTS = "stop_hosts"
-    #: Terminate every host without grace.
+    #: Terminate every host without time to save.
     END_HOSTS = "end_hosts"
     #: Record that the attempt's hosts have been started.
     HOSTS_STARTED = "hosts_started"
     #: Stop injecting faults into the attempt, because its hosts have ended.
     ATTEMPT_OVER = "attempt_over"
-    #: Store how the attempts ended.
+    #: Store in the status how the attempts ended.
     KEEP_ATTEMPTS = "keep_attempts"
     #: Enter the queue again, if the attempt was preempted for another job.
     QUEUE_AGAIN = "queue_again"
@@ -192,7 +190,7 @@ class Do(enum.Enum):
     COLLECT = "collect"
     #: Write the last status, and release the caller.
     FINISH = "finish"
-    #: Stop following the job.
+    #: Stop following the job on its managed service.
     LET_GO = "let_go"
 
 
@@ -206,7 +204,7 @@ class Begin:
 
 @dataclasses.dataclass(frozen=True)
 class KillHost:
-    """Kill a host in the same way as the loss of its machine would."""
+    """Kill a host at once, as if its machine were lost."""
 
     host: str
 

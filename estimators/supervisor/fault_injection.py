@@ -1,6 +1,6 @@
 """Inject faults into a job: the faults of ``fit(faults=…)`` and the interruptions of a :class:`SpotMarket`.
 
-The module decides when a fault happens. A job's :class:`FaultyHosts` carry the faults out.
+The module decides when a fault happens. An implementation of :class:`FaultyHosts` carries the faults out.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from estimators.job.faults import Fault, Interrupt, Kill, RemoveHost
 if TYPE_CHECKING:
     from estimators.supervisor.supervisor import Supervisor
 
-#: The number of bytes of a line of output that are searched.
+#: How many bytes of each line of output are searched for the patterns of faults.
 _LINE_LIMIT = 1 << 16
 
 
@@ -27,11 +27,11 @@ class FaultyHosts(Protocol):
     """The interface for injecting faults into the hosts of a running job. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Interrupt a host, which means that the host is removed after a notice.
+        """Interrupt a host: give it a notice, and remove it when the notice has expired.
 
         Args:
             host: The host.
-            notice_s: How long the host's processes have after SIGTERM, in seconds.
+            notice_s: How long the host's processes may run after they have received SIGTERM, in seconds.
             back_in_s: In how many seconds from now the host returns. None if the host never returns.
         """
 
@@ -42,11 +42,11 @@ class FaultyHosts(Protocol):
         """Remove a host without a notice. See :meth:`interrupt`."""
 
     def return_host(self, host: str) -> None:
-        """Handle that a host that was taken away has returned."""
+        """Handle the return of a host that was taken away."""
 
 
 class FaultInjector:
-    """Carries out the faults of one job and the interruptions of its spot market.
+    """The scheduler of one job's faults and of the interruptions of the job's spot market.
 
     Args:
         loop: The event loop that runs the timers.
@@ -89,7 +89,7 @@ class FaultInjector:
     # --- the course of the job ---
 
     def attempt_began(self, attempt: int) -> None:
-        """Start the timers of an attempt's faults, because the attempt's hosts have been started."""
+        """Start the timers of an attempt's faults. Call the function when the attempt's hosts have been started."""
         self.attempt_ended()
         self._attempt = attempt
         self._pending = {number: fault for number, fault in enumerate(self._faults) if fault.happens_in(attempt)}
@@ -105,7 +105,7 @@ class FaultInjector:
             self._next_interruption()
 
     def attempt_ended(self) -> None:
-        """Cancel the remaining faults of the attempt, because the attempt's hosts have ended."""
+        """Cancel the remaining faults of the attempt. Call the function when the attempt's hosts have ended."""
         for timer in self._timers:
             timer.cancel()
         self._timers.clear()
@@ -114,7 +114,7 @@ class FaultInjector:
         self._rests.clear()
 
     def end(self) -> list[str]:
-        """Stop all disturbances, because the job is over.
+        """Cancel all faults and interruptions. Call the function when the job is over.
 
         Returns:
             The faults that did not happen although their attempt took place.
@@ -146,8 +146,8 @@ class FaultInjector:
                 self._fire(number, line=text)
 
     def event(self, event: Event) -> None:
-        """Handle that a rank has reached the step of a fault. If the fault kills this rank, only record the fault,
-        because the rank kills itself.
+        """Handle the event that a rank has reached the step of a fault. If the fault kills this rank, only record the
+        fault, because the rank kills itself.
         """
         if event.kind != "fault_step" or not isinstance(number := event.data.get("id"), int):
             return

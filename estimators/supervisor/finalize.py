@@ -1,4 +1,4 @@
-"""Write the results of a job into its record after all of its processes have ended."""
+"""Write a job's outcome into its record after all processes of the job have ended."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def archive_of(spec: TrainingJobSpec) -> str | None:
 
 
 def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> None:
-    """Write the reason of the failure into each host's ``output/failure`` file. Existing files are not changed."""
+    """Write why the job failed into each host's file ``output/failure``. Existing files are not changed."""
     for host in hosts:
         tree = record.tree(host)
         with contextlib.suppress(OSError):
@@ -33,7 +33,7 @@ def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> N
 
 
 def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return warnings for a job that has no model although its script has saved a model into the working folder.
+    """Return warnings for a job without a model whose script has saved a model into a host's working folder.
 
     Args:
         record: The job's record.
@@ -65,9 +65,9 @@ def write_ending(
     Args:
         journal: The journal of the job.
         record: The job's record.
-        spec: The job, on the hosts of its last attempt.
+        spec: The job's spec with the hosts of the last attempt.
         model: The path of the model that a host's agent has reported, or None.
-        there: The last description of a job on a managed service. None for other jobs.
+        there: The service's last description of a job on a managed service. None for other jobs.
         stopped_as: The secondary status and the message of a job that was stopped. None if the job was not stopped.
         failure: The failure of the job, or None.
     """
@@ -105,7 +105,7 @@ def bill(journal: Journal) -> None:
 
 
 def tidy() -> None:
-    """Remove temporary folders of jobs that were killed before they removed the folders."""
-    with contextlib.suppress(Exception):  # leftovers of another job must not fail this one
+    """Remove temporary folders that jobs have left behind because they were killed."""
+    with contextlib.suppress(Exception):  # an error in another job's folders must not fail this job
         for path in unused.unused_folders():
             removing.remove_tree(path, ignore_errors=True)

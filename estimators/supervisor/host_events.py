@@ -15,13 +15,13 @@ from estimators.supervisor.remote_status import Mirror
 
 
 class HostEvents:
-    """Handles the lines and events of hosts.
+    """The handler of the lines and events that hosts send.
 
     Args:
         journal: The journal of the job.
         machine: The state machine of the job.
         injector: The fault injection of the job.
-        mirror: The mirror of the job's status on a managed service.
+        mirror: The copy of the job's status on a managed service.
         managed: Whether the job runs on a managed service.
 
     Attributes:
@@ -91,4 +91,4 @@ class HostEvents:
         self._journal.warn(message)
         self._journal.say(host, f"warning: {message}", time_ns)
         if self._mirror.begun:
-            self._journal.write_status()  # the next write may be hours away
+            self._journal.write_status()  # the supervisor of a managed job may not write the status again for hours

@@ -1,7 +1,7 @@
 """Provide the supervisor's control socket in the record, and its connection to a waiting caller.
 
 The socket and the connection accept requests (:mod:`container.contract.messages`). Only the control socket sends
-answers. Only the user can access the socket, because the record's folder is private to the user.
+responses. Only the user can access the socket, because the record's folder is private to the user.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ _REQUEST_LIMIT = 1 << 16
 
 
 class RequestHandler(Protocol):
-    """The interface for answering the requests about a job."""
+    """The interface of the object that responds to clients' requests about a job."""
 
     async def answer(self, message: Message) -> dict[str, Any]:
-        """Return the answer to a request. The answer may take time."""
+        """Carry out a request, and return the response. The call may take time."""
 
 
 class ControlSocket:
@@ -37,7 +37,7 @@ class ControlSocket:
     Args:
         loop: The event loop that watches the socket.
         path: The path of the socket. The path may be longer than the limit of ``sun_path``.
-        job: The object that answers the requests.
+        job: The object that responds to the requests.
     """
 
     def __init__(self, loop: AsyncioLoop, path: Path, job: RequestHandler) -> None:
@@ -76,13 +76,14 @@ class Attachment:
     """The connection to a caller that waits for the job.
 
     The end of the caller is reported once. The end is detected by end-of-file on the socket, or by the caller's pid.
-    The pid is needed because a caller that forks without exec leaves copies of the socket's end in its children.
+    End-of-file alone is not sufficient: if the caller forks without exec, its children keep the socket open after the
+    caller's end.
 
     Args:
         loop: The event loop that watches the connection.
         fd: The supervisor's end of the socket pair.
         caller: The caller's pid. 0 if the pid is unknown.
-        clients: The clients of the job. They answer requests, and are informed when the caller has ended.
+        clients: The clients of the job. The object responds to requests, and is informed when the caller has ended.
     """
 
     def __init__(self, loop: AsyncioLoop, fd: int, caller: int, clients: Clients) -> None:
@@ -92,7 +93,7 @@ class Attachment:
         self._connection = Connection(
             loop,
             socket.socket(fileno=fd),
-            lambda message: loop.start(clients.answer(message)),  # the caller reads the record, not answers
+            lambda message: loop.start(clients.answer(message)),  # the caller reads the record instead of responses
             lambda reason: self._lost(),
             limit=_REQUEST_LIMIT,
         )
@@ -109,7 +110,7 @@ class Attachment:
 
     def notify(self) -> None:
         """Notify the caller that the record has new content."""
-        if not self._connection.congested:  # a suspended caller finds one unread message when it resumes
+        if not self._connection.congested:  # a suspended caller needs only one unread message when it resumes
             self._connection.send({"op": "news"})
 
     def close(self) -> None:

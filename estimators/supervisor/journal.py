@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 
 
 class Journal:
-    """The writer of a running job's record. Only the supervisor uses the writer.
+    """The writer of a running job's record. Only the supervisor uses this class.
 
     Args:
-        supervisor: The supervisor. It is informed of new content, of metrics that are not numbers, and of errors in
-            writing the record.
+        supervisor: The supervisor. The journal informs the supervisor of new content, of metrics that are not numbers,
+            and of errors in writing the record.
         record: The job's record. The supervisor holds the record's lock.
         spec: The job.
         mask: Removes the job's secrets from a text.
-        status: The status that is stored so far (see :mod:`estimators.records.status`).
+        status: The job's status so far (see :mod:`estimators.records.status`).
 
     Attributes:
         status: The job's status. :meth:`write_status` writes the status to the disk.
@@ -80,7 +80,7 @@ class Journal:
         self.status = statuses.with_warning(self.status, message)
 
     def unshared(self, reason: str) -> None:
-        """Store in the status why each rank imports its modules separately.
+        """Store in the status why the ranks could not share one import of their modules.
 
         :meth:`write_status` writes the reason to the disk.
         """
@@ -113,7 +113,7 @@ class Journal:
         return self._writer.attempt
 
     def start_attempt(self, number: int) -> None:
-        """Begin to record another attempt."""
+        """Record the following output and events as those of another attempt."""
         self._writer.start_attempt(number)
 
     def event(self, kind: str, **data: Any) -> None:
@@ -130,7 +130,7 @@ class Journal:
         for event in events:
             self.final_metrics.add(event)
         events = [
-            # Metrics are numbers without secrets, and come by the million.
+            # Metrics are numbers without secrets, and there may be millions of them.
             event
             if event.kind == "metric"
             else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
@@ -209,17 +209,19 @@ class Journal:
             self._supervisor.record_failed(error)
 
     def finish(self) -> None:
-        """Record the last metrics. Search also the lines that have no line end."""
+        """Search the remaining output, including lines without a line end, and record the last metrics."""
         for line in self._extractor.finish(time_ns=time.time_ns(), attempt=self.attempt):
             self._search(line)
         self._record_found()
 
     def unmatched(self) -> list[str]:
-        """Return a text for each metric that has no value, with the most similar lines of the output."""
+        """Return a warning for each metric whose regex matched no line. The warning quotes a similar line of the
+        output.
+        """
         return self._extractor.unmatched(self.final_metrics.names)
 
     def close(self) -> None:
-        """Record the last metrics that were found, and close the log."""
+        """Record the metrics that were found last, and close the log."""
         self._record_found()
         with contextlib.suppress(RecordError):
             self._writer.close()

@@ -1,4 +1,4 @@
-"""Define the stages of a job in its supervisor and the transitions between them. Pure."""
+"""Define the stages that a job passes through in its supervisor, and the transitions between them. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ class Stage(enum.Enum):
     RUNNING = "running"
     #: An attempt is over, and the next attempt may not begin yet.
     WAITING = "waiting"
-    #: The attempt cannot continue. Its hosts are terminated, and then their outputs are collected.
+    #: The attempt cannot continue. Its hosts are terminated. Then their outputs are collected, or another attempt
+    #: follows.
     FAILING = "failing"
     #: The job is being stopped. Its hosts have time to save, and then their outputs are collected.
     STOPPING = "stopping"
@@ -32,7 +33,7 @@ class Stage(enum.Enum):
 
     @property
     def is_ending(self) -> bool:
-        """Return whether no more processes are started because the job is failing, ending or over."""
+        """Return whether the job is failing, ending or over, so that no more processes are started."""
         return self in (Stage.FAILING, Stage.ENDING, Stage.OVER)
 
 
@@ -49,7 +50,7 @@ class Happening(enum.Enum):
     RESTART = "restart"
     #: All hosts have ended, and no other attempt follows.
     COLLECT = "collect"
-    #: Nothing of the job remains to be waited for.
+    #: All hosts have ended and all outputs are collected, or the job does not wait for them.
     FINISH = "finish"
 
 
@@ -65,8 +66,8 @@ TRANSITIONS = Table(
         (Stage.WAITING, Happening.STOP): Stage.STOPPING,
         (Stage.WAITING, Happening.RESTART): Stage.RUNNING,
         (Stage.WAITING, Happening.FINISH): Stage.OVER,
-        # A failing job cannot be stopped any more: it ends with its failure. If another attempt would have followed,
-        # the job is stopped instead.
+        # A failing job ends with its failure, even if a stop is requested. But if another attempt would follow the
+        # failure, the job is stopped instead.
         (Stage.FAILING, Happening.FAILURE): Stage.FAILING,
         (Stage.FAILING, Happening.RETRY): Stage.WAITING,
         (Stage.FAILING, Happening.COLLECT): Stage.FAILING,

@@ -1,9 +1,9 @@
-"""Define the state machine of a job. The machine receives events and returns actions. Pure: time is an argument.
+"""Define the state machine of a job, which receives events and returns actions. Pure: time is an argument.
 
 :class:`JobMachine` uses no file, process or clock. The supervisor (:mod:`.supervisor`) puts all events of a job into
 one queue. The supervisor passes each event to the machine, with the time and whether a host runs. Then the supervisor
-performs the returned actions. An elastic job uses the same machine. The membership of an elastic job is decided
-separately (:mod:`.elastic`). Events report the decisions that affect the whole job.
+performs the returned actions. An elastic job uses the same machine. Which hosts are members of an elastic job is
+decided separately (:mod:`.elastic`). If such a decision affects the whole job, the machine receives an event.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _LOST_GRACE = 0.3
 #: How long the other hosts have to end after the failure of a host, in seconds, before they are killed. The hosts' own
 #: limit is 0.5 s.
 _END_TIMEOUT = 1.5
-#: How long packing the outputs may take after the script's time to save is over, in seconds.
+#: How long the outputs may take to be packed after the script's time to save is over, in seconds.
 _COLLECT_TIMEOUT = 10.0
 
 #: The interval, in seconds, at which the machine checks whether an attempt has started its hosts. Only a started host
@@ -79,11 +79,11 @@ class Due(enum.Enum):
     GRACE = "grace"
     #: The job is terminated without waiting any longer.
     END = "end"
-    #: A failure has to be handled without a running host.
+    #: A failure has occurred while no host runs. The failure is handled now, because no end of a host will follow.
     NOBODY = "nobody"
-    #: The attempt has to be ended without a running host.
+    #: The attempt was stopped while no host runs. The attempt is ended now, because no end of a host will follow.
     ALL_ENDED = "all_ended"
-    #: A host that is to be taken away may have been started by now.
+    #: The machine checks again whether the attempt's hosts have started, because a host must be taken away.
     TAKE = "take"
     MAX_RUN = "max_run"
     MAX_WAIT = "max_wait"
@@ -103,13 +103,14 @@ class Deadline:
 
 
 class JobMachine:
-    """Decides what a job does next.
+    """The state machine of a job. It decides what the job does next.
 
     Args:
         attempts: The job's attempts, with the hosts that are available for the attempts.
         stop_grace_s: How long the script has to save when the job is stopped, in seconds.
         max_run_s: How long the hosts may run in all attempts together, in seconds. None for no limit.
-        max_wait_s: How long the job may take including waits, in seconds. None for no limit.
+        max_wait_s: How long the job may take in total, including the time in which it waits, in seconds. None for no
+            limit.
         managed: Whether the job is on a managed service. The service then decides when the job ends.
         elastic: Whether hosts may join and leave.
         queued: Whether the job waits for its turn in a queue.
@@ -119,12 +120,11 @@ class JobMachine:
         stage: The stage of the job.
         attempts: The job's attempts.
         hosts: The hosts of the attempt.
-        ended: The ends of the attempt's hosts, by the hosts' names.
-        failure: The failure because of which the attempt or the job cannot continue, or None.
+        ended: For each host of the attempt that has ended, how it ended, by the host's name.
+        failure: The failure that prevents the attempt or the job from continuing, or None.
         reported: The failure that a host's toolkit has reported, or None.
         terminated: The first host whose toolkit received SIGTERM from another program, or None.
-        stopped_as: The last secondary status and the message of a job that was stopped. None if the job was not
-            stopped.
+        stopped_as: The final secondary status and the message of a job that is being stopped. None for other jobs.
         hurried: Whether the job is terminated without waiting for outputs.
         has_turn: Whether the job has its turn in the queue. True for a job that is not in a queue.
         abandoned: Whether the caller that waited for the job has ended.
@@ -153,7 +153,7 @@ class JobMachine:
         self.hurried = False
         self.has_turn = not queued
         self.abandoned = False
-        self._late_stop: tuple[SecondaryStatus, str] | None = None  # a stop requested while an attempt failed
+        self._late_stop: tuple[SecondaryStatus, str] | None = None  # a stop requested while an attempt was failing
         self._stop_grace_s = stop_grace_s
         self._max_run_s = max_run_s
         self._max_wait_s = max_wait_s
@@ -162,9 +162,9 @@ class JobMachine:
         self._mask = Mask(()) if mask is None else mask
         self._all_have_ended = False
         self._told_to_stop = False
-        self._bounded = False  # whether the end of the other hosts has a deadline because one has failed
+        self._bounded = False  # whether a host has failed, so that the other hosts have a deadline to end
         self._waits_until = 0.0
-        self._taken: list[HostTaken] = []  # takes effect once the attempt's hosts have been started
+        self._taken: list[HostTaken] = []  # hosts to take away once the attempt's hosts have been started
         self._deadlines: list[Deadline] = []
         self._actions: list[Action] = []
         self._now = 0.0
@@ -193,14 +193,14 @@ class JobMachine:
         return self._all_have_ended if self._elastic else len(self.ended) == len(self.hosts)
 
     def may_make_room(self, running: bool) -> bool:
-        """Return whether the attempt can be preempted for another job.
+        """Return whether the attempt can be preempted to make room for another job.
 
-        The attempt must run, and must not be in a preemption already.
+        The attempt must be running, and must not be losing a host already.
         """
         return self.stage is Stage.RUNNING and running and not self.attempts.taken
 
     def shows(self, status: SecondaryStatus) -> bool:
-        """Return whether a secondary status is shown. Of a job that is being stopped, only ``Stopping`` is shown."""
+        """Return whether a secondary status is shown. While a job is being stopped, only ``Stopping`` is shown."""
         return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
 
     def next_deadline(self) -> float | None:
@@ -214,8 +214,8 @@ class JobMachine:
 
         Args:
             event: The event.
-            now: The current time, in seconds on one clock.
-            running: Whether a host runs. The host's end will be reported later.
+            now: The current time in seconds. All calls must use the same clock.
+            running: Whether any host runs. If so, the end of each running host will be reported later.
         """
         self._actions, self._now, self._running = [], now, running
         if not self.over:
@@ -288,7 +288,7 @@ class JobMachine:
     def _time_up(self) -> None:
         due = sorted((one for one in self._deadlines if one.at <= self._now), key=lambda one: one.at)
         for deadline in due:
-            if deadline in self._deadlines:  # unless an earlier deadline has cancelled it
+            if deadline in self._deadlines:  # an earlier deadline may have cancelled this one
                 self._deadlines.remove(deadline)
                 self._is_due(deadline)
 
@@ -341,7 +341,7 @@ class JobMachine:
         self.attempts.running(self._now)
         self._do(Do.HOSTS_STARTED)
         if self._max_run_s and not self._has(Due.MAX_RUN):
-            # As on SageMaker, neither the download of inputs nor a wait for hosts counts.
+            # As on SageMaker, the time for downloading inputs or waiting for hosts does not count.
             self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Due.MAX_RUN)
 
     # --- stops and limits ---
@@ -457,14 +457,15 @@ class JobMachine:
         elif (self.stage.is_ending or self.hurried) and not self._running:
             self._finish()  # the other hosts were never started
         elif end.exit_code != 0 and not (self._bounded or self.stage.is_stopping or self.attempts.taken):
-            # The other hosts end by themselves because they are connected; the timer limits how long that takes.
+            # The other hosts end by themselves, because they are connected to the failed host. The timer limits how
+            # long that takes.
             self._bounded = True
             self._in(_END_TIMEOUT, Due.END_HOSTS)
 
     def _all_ended(self) -> None:
         self._all_have_ended = True
         failed = any(end.exit_code != 0 for end in self.ended.values())
-        if self._elastic:  # exit codes of lost hosts do not count, unless the whole attempt was taken away
+        if self._elastic:  # the exit codes of lost hosts count only if the whole attempt was taken away
             failed = failed and bool(self.attempts.taken)
         stopping = self.stage.is_stopping
         if not stopping and failed and self.failure is None and not self.attempts.taken:
@@ -507,7 +508,9 @@ class JobMachine:
     # --- attempts ---
 
     def _attempt_over(self) -> NextAttempt | Failure:
-        """Return what follows an attempt that was interrupted or has failed."""
+        """End an attempt that was interrupted or has failed. Return the next attempt, or the failure with which the job
+        ends.
+        """
         self._cancel(*_OF_ATTEMPT)
         self._do(Do.ATTEMPT_OVER)
         if self.failure is not None:
@@ -573,9 +576,9 @@ class JobMachine:
         return running and host in self.hosts and host not in self.ended
 
     def _take_pending(self) -> None:
-        """Remove the hosts for which a removal is pending.
+        """Take away the hosts for which a :class:`HostTaken` event is pending.
 
-        A host with a notice is removed only after the hosts have started, so that its ranks can save.
+        A host with a notice is taken away only after the attempt's hosts have started, so that the ranks can save.
         """
         taken, self._taken = self._taken, []
         for one in taken:
@@ -587,7 +590,7 @@ class JobMachine:
             self._in(_PREPARING_POLL, Due.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
-        """Remove a host of a job whose ranks train together.
+        """Take a host away from a job whose ranks train together.
 
         If the host gets a notice, all ranks are notified, and the host is killed when the notice has expired. If the
         host gets no notice, the host is killed at once.
@@ -644,7 +647,7 @@ class JobMachine:
         self._finish()
 
     def _finish(self) -> None:
-        """Finish the job because nothing of the job remains to be waited for."""
+        """Finish the job. No hosts or outputs remain that the job would have to wait for."""
         if not self.over:
             self._move(Happening.FINISH)
             self._deadlines.clear()

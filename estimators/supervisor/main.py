@@ -51,7 +51,7 @@ def main(argv: list[str] | None = None) -> int:
             supervisor.clients.attach(arguments.attached_fd, arguments.caller_pid or 0)
         loop.run(supervisor.run())
     except Exception:
-        # The protected processes end with this one. Among them are those that then terminate machines.
+        # The protected processes end by themselves after this process. Some of them then terminate rented machines.
         loop.end_descendants(spare=supervisor.protected if supervisor is not None else ())
         _record_fault(record)
         raise
@@ -67,18 +67,18 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _expect_dismissal() -> None:
-    """Restore SIGTERM's default action, so that a supervisor that resumes the job can terminate this process."""
+    """Restore the default action of SIGTERM. A new supervisor that resumes the job can then terminate this process."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _ignore_interrupts() -> None:
-    """Ignore the signals that the loop has handled so far."""
+    """Ignore SIGHUP and SIGINT, which the event loop has handled until now."""
     for number in (signal.SIGHUP, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
 
 
 def _keep_what_is_left(record: JobRecord) -> None:
-    """Save the job's result, and replace copies of the job's code by links. No caller waits for these steps."""
+    """Save the job's result, and replace the hosts' copies of the job's code by links. No caller waits for these steps."""
     from estimators.results import saving
 
     os.nice(19)

@@ -1,7 +1,7 @@
-"""Search the lines of a job for the job's metrics.
+"""Search the lines of a job's output for the values of the job's metrics.
 
-Some regular expressions take exponential time on some lines. The package ``regex`` stops a search after a timeout.
-Therefore the supervisor can search without a separate process.
+Some regular expressions take exponential time on some lines. The package ``regex`` stops such a search after a timeout.
+Therefore the supervisor can search in its own process.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from estimators.job.numbers import BESIDE_LIMIT, Caught
 if TYPE_CHECKING:
     from regex._main import Pattern
 
-#: How long one pattern may search in each window of lines, in seconds.
+#: How long one pattern may search in each window of ``_WINDOW_LINES`` lines in total, in seconds.
 _SECONDS = 1.0
 _WINDOW_LINES = 4096
 #: If a pattern took too long in this number of windows, fleetfit stops searching for the metric.
 _STRIKES = 2
-#: The longest text that a group can match, in characters. Numbers are shorter.
+#: The text that a group matches is cut to this number of characters. Numbers are shorter.
 _CAUGHT_LIMIT = 400
 
 
@@ -44,7 +44,7 @@ class Matching:
     def __init__(self, definitions: Sequence[MetricPattern]) -> None:
         self._patterns = [_Pattern(definition, definition.compile()) for definition in definitions]
         self._lines = 0
-        #: The warnings about patterns that took too long. The caller removes the warnings.
+        #: The warnings about patterns that took too long. The caller removes each warning that it has reported.
         self.warnings: list[str] = []
 
     def search(self, line: Line) -> Iterator[tuple[MetricPattern, Caught]]:

@@ -1,4 +1,4 @@
-"""Distinguish a user's module that was not sent with a job from a package that is not installed."""
+"""Improve the hints about a missing module that is not a package, but a file next to the job's code that was not sent."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Correct the hints about missing modules if the modules are next to the job's code on the caller's machine."""
+    """Return a failure with better hints about missing modules that lie next to the job's code on the caller's machine."""
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
@@ -29,8 +29,8 @@ def hint_at(hint: str, code: Path, cwd: str) -> str | None:
     """Return a better hint if a missing module is near the job's code.
 
     Args:
-        hint: A hint of the host's toolkit. The toolkit knows only the files that were sent.
-        code: The entry point, if it was sent alone, or the source folder.
+        hint: A hint from the host's toolkit, which knows only the files that were sent.
+        code: The path of the entry point if only this file was sent. Otherwise, the path of the source folder.
         cwd: The caller's working directory.
 
     Returns:

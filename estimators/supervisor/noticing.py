@@ -8,22 +8,23 @@ from typing import Any
 from container.contract import diverging
 from container.contract.wire import Event
 
-#: The kinds of events that contain a metric's value. The second kind is for values that a regex does not match.
+#: The kinds of events that contain a metric's value. ``not_a_number`` is for a value such as ``nan``, which the
+#: metric's regex does not match.
 _KINDS = ("metric", "not_a_number")
 
 
 class Divergence:
-    """Detects metrics that are not numbers, and infinite losses, once for each metric of a job.
+    """A detector of metrics that are not numbers, and of infinite losses. Each metric of a job is reported only once.
 
     Args:
-        own: The values that an earlier supervisor stored in the job's status.
+        own: fleetfit's own values in the job's status. They name the metrics that an earlier supervisor has reported.
     """
 
     def __init__(self, own: Mapping[str, Any]) -> None:
         self.noticed: list[str] = [str(name) for name in own.get("diverged") or ()]
 
     def look(self, event: Event) -> str | None:
-        """Check an event. Return the text of a warning if the metric of the event has diverged, or None."""
+        """Check an event. Return a warning if the event's metric has diverged, or None."""
         if event.kind not in _KINDS:
             return None
         name: Any = event.data.get("name")

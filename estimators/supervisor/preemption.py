@@ -1,6 +1,7 @@
-"""Take hosts away from a job whose ranks train together. The attempt ends, and another attempt follows.
+"""Take hosts away from a job whose ranks train together, for injected faults. The attempt ends, and another attempt
+follows.
 
-The decisions are in :mod:`.machine`.
+The state machine (:mod:`.machine`) decides what follows.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GangHosts:
-    """The hosts of a job whose ranks train together, for the fault injection.
+    """The hosts of a job whose ranks train together, as the fault injection sees them.
 
     The class implements :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
@@ -30,11 +31,11 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Notify all ranks, because they train together. Kill the host when the notice has expired."""
+        """Request that all ranks save, because they train together. Kill the host after ``notice_s`` seconds."""
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:
-        """Send the signal through the toolkit of the rank's host."""
+        """Send a signal to a rank, through the toolkit of the rank's host."""
         host = self._job.host_of(rank)
         if host is None:  # the rank has not started, or the image lacks the toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"

@@ -1,4 +1,4 @@
-"""Wait for a job's turn in a queue on this machine."""
+"""Wait until a job may start, if jobs on this machine queue for its cores, GPUs and memory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 from estimators.records.queues import JobQueue, machine
 from estimators.records.record import JobRecord
 
-#: The time between two checks by the first job in the queue, in seconds. The n-th job checks n times as rarely.
+#: The time between two checks by the first job in the queue, in seconds. For the n-th job, the time is n times as long,
+#: but at most ``_SELDOM_S``.
 _PACE_S = 0.2
 _SELDOM_S = 10.0
 #: The time between two checks whether a running job must make room, in seconds.
@@ -69,13 +70,13 @@ class QueuePlace:
             await asyncio.sleep(min(_SELDOM_S, _PACE_S * place))
 
     def _takes_turn(self) -> bool:
-        with contextlib.suppress(RecordError):  # the disk may be full, for example; the next check may succeed
+        with contextlib.suppress(RecordError):  # for example a full disk; the next check may succeed
             return self._queue.take_turn(self._entry, self._machine)
         return False
 
     async def wanted(self) -> None:
-        """Wait until the job must make room for a job with a higher priority. If no such job comes, the wait does not
-        end.
+        """Wait until the running job must make room for a job with a higher priority. If no such job comes, the wait
+        does not end.
         """
         while True:
             await asyncio.sleep(_WATCHING_S)
@@ -83,7 +84,7 @@ class QueuePlace:
                 return
 
     def leave(self) -> None:
-        """Remove the job from the queue, because the job is over."""
+        """Remove the job from the queue. Call the function when the job is over."""
         self._queue.leave(self._entry.job)
 
 

@@ -13,14 +13,14 @@ from estimators.supervisor.journal import Journal
 
 
 class Mirror:
-    """The status of a job on the managed service that runs it.
+    """The copy of a job's status on the managed service that runs the job.
 
     Args:
         record: The job's record.
         journal: The journal of the job.
 
     Attributes:
-        resumed: Whether an earlier supervisor followed the job and was lost. The present supervisor then continues to
+        resumed: Whether an earlier supervisor followed the job and was lost, so that this supervisor continues to
             follow the job.
         begun: Whether the job's status is copied from the service.
         last: The service's last description of an ended job. None before the job has ended.
@@ -33,7 +33,7 @@ class Mirror:
         self.last: Mapping[str, Any] | None = None
 
     def recall(self) -> Failure | None:
-        """Load what the earlier supervisor has recorded about the job.
+        """Load the metrics and the failure that an earlier supervisor of the job has recorded.
 
         Returns:
             The failure that a host reported in the current attempt, or None.
@@ -53,7 +53,7 @@ class Mirror:
         """Write the service's description of the job into the status.
 
         Args:
-            there: The description, in the form of DescribeTrainingJob's response.
+            there: The description, a response of DescribeTrainingJob.
         """
         self.begun = True
         self._journal.status = statuses.mirrored(self._journal.status, there, time.time())
@@ -63,7 +63,7 @@ class Mirror:
         """Record that the service has restarted the job.
 
         Args:
-            number: The number of the new attempt, counted from 1.
+            number: The number of the new attempt. The first restart begins attempt 1.
         """
         self._journal.start_attempt(number)
         self._journal.event("restart")

@@ -1,4 +1,4 @@
-"""Store a job's code only once: replace the hosts' copies by links to the record's copy after the job has ended."""
+"""Save disk space after a job has ended: replace the hosts' copies of the code by hard links to the record's copy."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from estimators.records.record import JobRecord
 
 
 def share_code(record: JobRecord) -> None:
-    """Replace hosts' unchanged copies of files by links to the record's source. Changed files are not replaced.
+    """Replace the hosts' copies of source files by links to the files in the record. Files that a script has changed
+    are not replaced.
 
-    A later attempt replaces the links by copies (:func:`container.toolkit.code.code.unshare`). The function may be
-    killed at any moment without harm.
+    If the job is resumed, the new attempt replaces the links by copies (:func:`container.toolkit.code.code.unshare`).
+    The process may be killed at any moment without harm.
     """
     source = record.source_dir
     copies = list(record.path.glob("hosts/*/ml/code"))

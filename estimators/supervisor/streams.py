@@ -1,4 +1,4 @@
-"""Assemble the output of a job's hosts into lines, and record when each host last wrote output."""
+"""Split the output of a job's hosts into events and lines, and record when each host last wrote output."""
 
 from __future__ import annotations
 
@@ -6,25 +6,26 @@ import time
 
 from container.contract import wire
 
-#: The shortest silence that fleetfit considers, in seconds. Toolkits send a heartbeat every five seconds.
+#: The least number of seconds without output after which a host counts as silent. Toolkits send a heartbeat every five
+#: seconds.
 LEAST_SILENCE = 15.0
 
 
 def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic: bool = False) -> float:
-    """Return the number of seconds that a host may be silent.
+    """Return for how many seconds a host may be silent before the supervisor reacts.
 
     Args:
         hang_timeout: How long the job may make no progress, in seconds. None for no limit.
         start_timeout: How long hosts may take to start, in seconds. Starting hosts may be silent.
-        elastic: Whether the other hosts continue without a silent host. The silent host is then terminated before the
-            job fails.
+        elastic: Whether the job is elastic, so that the other hosts continue without a silent host. The silent host is
+            then terminated early, before the time limit fails the whole job.
     """
     limit = start_timeout if hang_timeout is None else hang_timeout
     return max(min(limit, start_timeout) if elastic else limit, LEAST_SILENCE)
 
 
 class HostStreams:
-    """The output of every host's toolkit. The output arrives in pieces of any size."""
+    """The output streams of the hosts' toolkits. The output arrives in chunks of any size."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, bytearray] = {}
@@ -32,7 +33,7 @@ class HostStreams:
         self._beating: set[str] = set()
 
     def feed(self, host: str, data: bytes) -> list[wire.Event | wire.Piece]:
-        """Add output of a host, and return the events and lines that are complete, in their order."""
+        """Add output of a host. Return the events and lines that are now complete, in their order."""
         self._heard[host] = time.monotonic()
         buffer = self._buffers.setdefault(host, bytearray())
         buffer += data
@@ -49,7 +50,7 @@ class HostStreams:
         return [item for name, buffer in ended for item in self._split(name, buffer, final=True)]
 
     def forget(self) -> None:
-        """Clear the buffers and times because another attempt begins."""
+        """Clear the buffers and times. Call the function before another attempt begins."""
         self._buffers.clear()
         self._heard.clear()
 
@@ -73,6 +74,6 @@ class HostStreams:
                 self._beating.add(host)
                 continue
             item = wire.decode_line(line)
-            # Output without the toolkit's marks comes from another program of the image.
+            # A line without the toolkit's prefix comes from another program in the image.
             items.append(item if isinstance(item, wire.Event | wire.Piece) else wire.Piece(host, None, item))
         return items

@@ -2,8 +2,8 @@
 
 The notebook, the command line and the endpoint are the supervisor's clients. ``--attached-fd`` connects the supervisor
 to a caller that waits for the job. The supervisor notifies the caller when the record has new content, and terminates
-the job when the caller ends. No process of the job outlives the supervisor, because the hosts detect that the
-connection to the supervisor is closed.
+the job when the caller ends. No process of the job outlives the supervisor. When the connection to the supervisor
+closes, each host terminates its processes.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ if TYPE_CHECKING:
 
 #: How long the supervisor waits for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
-#: How long the supervisor waits for the provenance collector if the caller was killed, in seconds. In this case, no
-#: process may be left after two seconds.
+#: How long the supervisor waits for the provenance collector if the caller was killed, in seconds. Two seconds after
+#: the caller's end, no process may be left.
 _ABANDONED_TIMEOUT = 1.0
 
 
 class Supervisor:
-    """Runs one job to its end.
+    """The supervisor of one job. It runs the job to its end.
 
     All events of the job are put into one queue (:meth:`post`). The :class:`~estimators.supervisor.machine.JobMachine`
     decides, for each event, which actions follow. The actions are performed before the next event is handled.
@@ -74,8 +74,8 @@ class Supervisor:
         loop: The loop that runs all callbacks.
         record: The job's record. The caller holds the record's lock.
         umask: The caller's umask, for the files that scripts write.
-        resume: Whether to resume the job of the record. :func:`estimators.client.launch.resume` has prepared the
-            record.
+        resume: Whether to resume the record's job instead of starting a new one. In this case,
+            :func:`estimators.client.launch.resume` has prepared the record.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
@@ -100,11 +100,11 @@ class Supervisor:
         self._machine = self._new_machine(resume=resume)
         self._attempt = self._new_attempt(self._job)
         self._streams = HostStreams()
-        self._interrupted: set[str] = set()  # hosts of an elastic job that are to be replaced
-        self._waits_since: float | None = None  # since when the job has waited for hosts
+        self._interrupted: set[str] = set()  # hosts of an elastic job to replace once they have left
+        self._waits_since: float | None = None  # the time since which the job has waited for hosts
         self._place: QueuePlace | None = None
         self._queueing: asyncio.Task[None] | None = None
-        self._yields: asyncio.Event | None = None  # set when an attempt has ended for a job with a higher priority
+        self._yields: asyncio.Event | None = None  # set when the attempt that makes room for another job has ended
         self._linger = _PROVENANCE_TIMEOUT
         self._watch: asyncio.Task[None] | None = None
         self._backend: Backend = backend(
@@ -154,8 +154,8 @@ class Supervisor:
         return Attempt(spec, checkpoints(self._record, self._job))
 
     def _attempts_of(self, *, resume: bool) -> Attempts:
-        """Return the attempts of the job. If the job is resumed, the attempts' numbers follow the numbers of the
-        earlier attempts.
+        """Return the counter of the job's attempts. For a resumed job, the numbering continues after the earlier
+        attempts.
         """
         policy = self._options.failure_policy.with_retries(
             self._job.retry.max_attempts if self._job.retry is not None else None
@@ -186,8 +186,8 @@ class Supervisor:
         await self._over.wait()
 
     def post(self, event: Event) -> None:
-        """Queue an event for the state machine. The event is handled at once, or after the actions that are in
-        progress.
+        """Queue an event for the state machine. The event is handled at once, or after the actions that are being
+        performed.
         """
         self._queue.append(event)
         if not self._is_deciding:
@@ -284,7 +284,7 @@ class Supervisor:
                 self._provenance.start_soon()
                 self._watch = self.loop.start(self._watch_hosts())
             return
-        # A retry uses the available hosts, other ports and a new rendezvous.
+        # A retry uses the hosts that are available now, new ports and a new rendezvous.
         others = begin.hosts != self._attempt.spec.hosts or self._elastic
         self._attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self._attempt.spec)
         if others:
@@ -311,7 +311,8 @@ class Supervisor:
         self._backend.start(number)
 
     async def _watch_hosts(self) -> None:
-        """Terminate hosts that have been silent for too long.
+        """React to hosts that have been silent for too long. In an elastic job, kill the silent host. Otherwise, fail
+        the job.
 
         A host is silent if its process was suspended (SIGSTOP) or its machine is overloaded.
         """
@@ -378,8 +379,8 @@ class Supervisor:
         self.post(events.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
 
     def interrupted(self, host: str, notice_s: float) -> None:
-        """Handle a notice that a host will be taken away. As soon as the interrupted host is gone, another host may
-        replace it.
+        """Handle a notice that a host will be taken away. An elastic job may replace the host as soon as the host is
+        gone.
         """
         self._hosts.interrupt(host, notice_s, 0.0)
         if self._attempt.elastic is not None:
@@ -396,14 +397,14 @@ class Supervisor:
             self._interrupted.discard(host)
             self._hosts.return_host(host)
 
-    # --- notifications of an elastic membership ---
+    # --- calls of the controller of an elastic membership ---
 
     def event(self, kind: str, **data: Any) -> None:
         """Write an event into the record."""
         self._journal.event(kind, **data)
 
     def say(self, text: str) -> None:
-        """Write a line of the supervisor into the log."""
+        """Write a line from the supervisor into the log of the attempt's first host."""
         self._journal.say(self._attempt.spec.hosts[0], text)
 
     def fail_job(self, failure: Failure) -> None:
@@ -411,12 +412,14 @@ class Supervisor:
         self.post(events.Failed(failure))
 
     def preempt(self, host: str, notice_s: float) -> None:
-        """Interrupt the job. Ranks save within the notice, and another attempt follows."""
+        """Interrupt the attempt because a host will be taken away. The ranks have ``notice_s`` seconds to save, and
+        another attempt follows.
+        """
         self._attempt.close()
         self.post(events.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
-        """Stop the attempt if hosts that were taken away will return. Another attempt then uses these hosts.
+        """Stop the attempt if hosts that were taken away will return. The next attempt uses these hosts again.
 
         Returns:
             The hosts that will return. If no host will return, the list is empty and the attempt continues.
@@ -442,7 +445,7 @@ class Supervisor:
 
     @property
     def protected(self) -> set[int]:
-        """Return the pids of the child processes that end after the supervisor."""
+        """Return the pids of the child processes that are not killed with the job's processes."""
         return self._backend.protected
 
     @property
@@ -487,7 +490,7 @@ class Supervisor:
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
-            self.post(events.LetGo())  # this machine may be shutting down: no reason to stop a job on others
+            self.post(events.LetGo())  # this machine may be shutting down, which does not affect the service's hosts
         else:
             self.post(events.StopAsked("the supervisor got SIGTERM"))
 
@@ -504,7 +507,7 @@ class Supervisor:
     # --- the end ---
 
     def _finish(self) -> None:
-        """Write the last status and release the caller, because all processes of the job have ended."""
+        """Write the last status and release the caller, after all processes of the job have ended."""
         if self._watch is not None:
             self._watch.cancel()
         for fault in self._injector.end():
@@ -546,7 +549,8 @@ class Supervisor:
     def _take_late_divergence(self) -> None:
         """Fail the job if a metric in the last lines is not a number.
 
-        The last lines have just been searched, after the state machine had handled its last event.
+        The journal searches the last lines only when the state machine has already handled its last event. Therefore
+        the failure is set here.
         """
         while self._queue:
             event = self._queue.popleft()
@@ -554,12 +558,14 @@ class Supervisor:
                 self._machine.failure = self._machine.failure or event.failure
 
     def _misplaced_models(self) -> list[str]:
-        """Return warnings about models in working folders. Return no warnings if the job has a model."""
+        """Return warnings about models that the script saved into a host's working folder. Return no warnings if the
+        job has a model.
+        """
         if self._machine.failure is not None or self._machine.stopped_as is not None:
             return []
         found = self._events.misplaced
         if self._is_managed and len(found) < len(self._attempt.spec.hosts):
-            # without access to the outputs, a host that reports no such model may have saved the model properly
+            # the outputs are not accessible here, and a host without such a report may have saved the model properly
             return []
         if self._events.model is not None or finalize.archive_of(self._attempt.spec) is not None:
             return []
@@ -576,9 +582,9 @@ class Supervisor:
     # --- the record ---
 
     def diverged(self, event: wire.Event, text: str) -> None:
-        """Warn of a metric that is not a number. Fail a local job if the job's options require the failure.
+        """Warn of a metric that is not a number. Fail the job if its option ``on_nan`` is ``"fail"``.
 
-        Managed jobs fail in their toolkits.
+        A job on a managed service is only warned about here, because its toolkits fail the job themselves.
 
         Args:
             event: The event of the metric.
@@ -589,8 +595,8 @@ class Supervisor:
             self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
 
     def _secondary(self, name: str, message: str) -> None:
-        """Post a secondary status that the backend reports. Post nothing for a managed job, whose service reports the
-        status.
+        """Post a secondary status that the backend reports. Post nothing once the status is copied from a managed
+        service.
         """
         if not self._mirror.begun:
             self.post(events.StatusReported(SecondaryStatus(name), message))
@@ -616,8 +622,8 @@ class Supervisor:
             self._waits_since = None
 
     def record_failed(self, error: RecordError) -> None:
-        """Fail a job that cannot be recorded, because its output would be lost. Stop following a job on a managed
-        service.
+        """Handle an error in writing the record. Fail the job, because its output would be lost. A job on a managed
+        service continues, but is no longer followed.
         """
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)

@@ -15,10 +15,11 @@ class IllegalTransition(AssertionError):
 
 
 class Table(dict[tuple[S, H], S], Generic[S, H]):
-    """The transitions of a state machine. An event that is missing for a state cannot happen in that state.
+    """The transitions of a state machine. If the table has no entry for a state and an event, the event cannot happen
+    in the state.
 
     Args:
-        what: The name of the thing that has the states, for messages. An example is "a job".
+        what: What the state machine describes, for messages. An example is "a job".
         transitions: The next state for each pair of a state and an event.
     """
 

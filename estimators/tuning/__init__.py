@@ -1,5 +1,5 @@
-"""Tune hyperparameters: a study of many training jobs, in SageMaker's terms, with Optuna as sampler and pruner.
+"""Tune hyperparameters with many training jobs. The interface follows SageMaker, and Optuna samples and prunes.
 
 A tuning job has a folder, ``$FLEETFIT_HOME/tuning/<name>/``, and a process that continues after the caller has ended.
-The trials of the tuning job are ordinary training jobs.
+Each trial of the tuning job is an ordinary training job. In Optuna's terms, a tuning job is a study.
 """

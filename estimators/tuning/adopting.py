@@ -1,4 +1,4 @@
-"""Create the records of tuning jobs that another machine or another client has started on SageMaker."""
+"""Create the local record of a SageMaker tuning job that was started from another machine or with another SDK."""
 
 from __future__ import annotations
 
@@ -20,12 +20,13 @@ from estimators.tuning.request import request_of, trial_request_of
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TuningRecord:
-    """Find a tuning job on SageMaker, create its record and start the process that follows the job.
+    """Find a tuning job on SageMaker, create its local record, and start the process that follows the tuning job.
 
     Args:
         name: The tuning job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: The error to raise if SageMaker does not have the job or cannot be reached.
+        not_here: The error about the missing local record. The error is raised, with a reason, if SageMaker does not
+            have the tuning job or cannot be reached.
 
     Raises:
         JobNotFoundError: SageMaker does not have the job, or cannot be reached.

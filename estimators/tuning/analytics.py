@@ -1,4 +1,4 @@
-"""Provide the trials of a tuning job in the form of the SageMaker SDK's ``HyperparameterTuningJobAnalytics``."""
+"""Provide ``HyperparameterTuningJobAnalytics``, the SageMaker SDK's class that describes the trials of a tuning job."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class HyperparameterTuningJobAnalytics:
 
     @property
     def tuning_ranges(self) -> dict[str, dict[str, Any]]:
-        """Return the ranges of the hyperparameters, in the form of a request."""
+        """Return the ranges of the hyperparameters by name, as dicts in the format of a request."""
         lists = self._record.spec.parameter_ranges.values()
         return {item["Name"]: dict(item) for items in lists for item in items}
 
@@ -74,9 +74,9 @@ class HyperparameterTuningJobAnalytics:
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
         """Return a data frame with one row per trial.
 
-        The columns are the hyperparameters and the columns of the SageMaker SDK, from ``TrainingJobName`` on. fleetfit
-        adds the columns ``TrialState`` (``Completed``, ``Pruned``, ``Failed``, ``Stopped`` or ``Running``) and
-        ``Reason``.
+        The first columns are the hyperparameters. The columns of the SageMaker SDK follow, beginning with
+        ``TrainingJobName``. fleetfit adds the columns ``TrialState`` (``Completed``, ``Pruned``, ``Failed``,
+        ``Stopped`` or ``Running``) and ``Reason``.
 
         Args:
             force_refresh: An argument of the SageMaker SDK, without effect because nothing is cached.
@@ -133,7 +133,7 @@ def describe(record: TuningRecord) -> dict[str, Any]:
 
 
 def summaries(record: TuningRecord) -> list[dict[str, Any]]:
-    """Return the trials in the form of SageMaker's summaries of training jobs, without ARNs."""
+    """Return the trials as SageMaker's summaries of training jobs, without ARNs."""
     spec = record.spec
     found = []
     for row in record.trials():

@@ -1,4 +1,6 @@
-"""Define the configuration of a tuning job: the SageMaker SDK 2.x's objects, and the study's spec as one value."""
+"""Define the configuration of a tuning job: the classes of the SageMaker SDK 2.x, and the tuning job's spec as one
+value.
+"""
 
 from __future__ import annotations
 
@@ -28,14 +30,14 @@ _MOST_POINTS = 10_000
 
 
 class WarmStartTypes(enum.Enum):
-    """The ways in which the trials of an earlier tuning job can be used, with SageMaker's names."""
+    """The ways in which a tuning job can use the trials of earlier tuning jobs, with SageMaker's names."""
 
     IDENTICAL_DATA_AND_ALGORITHM = "IdenticalDataAndAlgorithm"
     TRANSFER_LEARNING = "TransferLearning"
 
 
 class WarmStartConfig:
-    """Starts a tuning job with the trials of earlier tuning jobs.
+    """The configuration of a tuning job that uses the trials of earlier tuning jobs.
 
     Args:
         warm_start_type: One of :class:`WarmStartTypes`.
@@ -54,14 +56,16 @@ class WarmStartConfig:
 
     @classmethod
     def from_job_desc(cls, warm_start_config: Mapping[str, Any] | None) -> WarmStartConfig | None:
-        """Read the ``WarmStartConfig`` of a DescribeHyperParameterTuningJob response."""
+        """Create the configuration from the ``WarmStartConfig`` of a DescribeHyperParameterTuningJob response. Return
+        None if the response has none.
+        """
         if not warm_start_config:
             return None
         parents = [item["HyperParameterTuningJobName"] for item in warm_start_config["ParentHyperParameterTuningJobs"]]
         return cls(WarmStartTypes(warm_start_config["WarmStartType"]), parents)
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the ``WarmStartConfig`` of a request."""
+        """Return the configuration as the ``WarmStartConfig`` of a request."""
         return {
             "WarmStartType": self.type.value,
             "ParentHyperParameterTuningJobs": [{"HyperParameterTuningJobName": name} for name in sorted(self.parents)],
@@ -82,11 +86,11 @@ class HyperbandStrategyConfig:
 
     @classmethod
     def from_job_desc(cls, hyperband_strategy_config: Mapping[str, Any]) -> HyperbandStrategyConfig:
-        """Read the configuration from a description of a tuning job."""
+        """Create the configuration from the ``HyperbandStrategyConfig`` of a description of a tuning job."""
         return cls(hyperband_strategy_config["MaxResource"], hyperband_strategy_config["MinResource"])
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the configuration in the form of a request."""
+        """Return the configuration as the ``HyperbandStrategyConfig`` of a request."""
         return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
 
 
@@ -102,11 +106,11 @@ class StrategyConfig:
 
     @classmethod
     def from_job_desc(cls, strategy_config: Mapping[str, Any]) -> StrategyConfig:
-        """Read the configuration from a description of a tuning job."""
+        """Create the configuration from the ``StrategyConfig`` of a description of a tuning job."""
         return cls(HyperbandStrategyConfig.from_job_desc(strategy_config["HyperbandStrategyConfig"]))
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the configuration in the form of a request."""
+        """Return the configuration as the ``StrategyConfig`` of a request."""
         return {"HyperbandStrategyConfig": self.hyperband_strategy_config.to_input_req()}
 
 
@@ -116,14 +120,14 @@ class PopulationConfig:
 
     Attributes:
         size: The number of members of the population.
-        resource: The hyperparameter that sets the total length of a training. The tuner changes this hyperparameter.
+        resource: The hyperparameter that sets the total length of a training. The tuner increases it with each
+            generation.
         interval: The length of a generation, in units of ``resource``. The first generation trains up to ``interval``,
             the second generation up to twice ``interval``.
-        quantile: The fraction of the members that are replaced after a generation. Each of the worst members continues
-            from the checkpoint of one of the best members. The number of worst members equals the number of best
-            members.
-        resample_probability: The probability that a hyperparameter is drawn at random from its range. Otherwise the
-            hyperparameter is changed by ±20 %.
+        quantile: The fraction of the members that are replaced after a generation. Each member of the worst fraction
+            continues from the checkpoint of a member of the equally large best fraction.
+        resample_probability: The probability that a hyperparameter of a replaced member is drawn at random from its
+            range. Otherwise the hyperparameter is changed by ±20 %.
     """
 
     size: int = option(rules.whole(2), 4)
@@ -144,7 +148,8 @@ class TuningJobCompletionCriteriaConfig:
     Attributes:
         max_number_of_training_jobs_not_improving: The number of trials in a row without a better value after which the
             tuning job ends.
-        complete_on_convergence: Whether to end when trials no longer improve the best value by more than a thousandth.
+        complete_on_convergence: Whether the tuning job ends when the trials no longer improve the best value by more
+            than a thousandth.
         target_objective_metric_value: The value of the objective at which the tuning job ends.
     """
 
@@ -154,7 +159,7 @@ class TuningJobCompletionCriteriaConfig:
 
     @classmethod
     def from_job_desc(cls, completion_criteria_config: Mapping[str, Any]) -> TuningJobCompletionCriteriaConfig:
-        """Read the criteria from a description of a tuning job."""
+        """Create the criteria from the ``TuningJobCompletionCriteria`` of a description of a tuning job."""
         converged = completion_criteria_config.get("ConvergenceDetected") or {}
         not_improving = completion_criteria_config.get("BestObjectiveNotImproving") or {}
         complete = converged.get("CompleteOnConvergence")
@@ -165,7 +170,7 @@ class TuningJobCompletionCriteriaConfig:
         )
 
     def to_input_req(self) -> dict[str, Any]:
-        """Return the criteria in the form of a request."""
+        """Return the criteria as the ``TuningJobCompletionCriteria`` of a request."""
         request: dict[str, Any] = {}
         if self.max_number_of_training_jobs_not_improving is not None:
             request["BestObjectiveNotImproving"] = {
@@ -182,8 +187,8 @@ class TuningJobCompletionCriteriaConfig:
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """An objective of the form ``time_to:METRIC>=VALUE``. The value of such an objective is the time until the metric
-    reaches ``VALUE``.
+    """An objective such as ``time_to:METRIC>=VALUE``. The value of this objective is the time until the metric reaches
+    ``VALUE``.
 
     Attributes:
         metric: The name of the metric.
@@ -219,7 +224,7 @@ class Goal:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningSpec:
-    """A tuning job as a value. The value contains the configuration that the tuning job's process needs.
+    """The configuration of a tuning job, as far as the tuning job's process needs it.
 
     Attributes:
         name: The tuning job's name.
@@ -227,20 +232,21 @@ class TuningSpec:
         objective_type: ``Maximize`` or ``Minimize``. For a goal, the type is always ``Minimize``.
         parameter_ranges: The request's ``ParameterRanges``.
         strategy: One of :data:`STRATEGIES`.
-        max_jobs: The number of trials. None for all points of a grid.
+        max_jobs: The number of trials. None for all points of the strategy ``Grid``.
         max_parallel_jobs: The number of trials that run at once.
-        max_runtime_s: The number of seconds after which the tuning job is stopped. None for no limit.
+        max_runtime_s: The number of seconds after which the tuning job is stopped. With a shared fleet, the tuning job
+            then completes. None for no limit.
         early_stopping_type: ``Auto`` to stop trials that are worse than the median of the other trials, or ``Off``.
         min_resource: For Hyperband and ASHA. The number of reported values before which no trial is stopped.
-        max_resource: For Hyperband. The number of reported values of a complete training. None to use the number that
-            the first trials report.
-        reduction_factor: For Hyperband and ASHA. At each stage, one of this many trials continues.
+        max_resource: For Hyperband. The number of reported values of a complete training. With None, Optuna determines
+            the number from the first trials.
+        reduction_factor: For Hyperband and ASHA. At each stage, one in this many trials continues.
         random_seed: The seed of the search. With a seed, the search can be repeated if trials end in the same order.
         completion: The request's ``TuningJobCompletionCriteria``.
         warm_start: The request's ``WarmStartConfig``.
         population: The fields of :class:`PopulationConfig`, for the strategy PBT.
-        max_failures: The number of failed trials after which the tuning job ends. With None, the tuning job ends only
-            if all of the first five trials fail.
+        max_failures: The number of failed trials after which the tuning job ends. With None, failures end the tuning
+            job only if all of the first five trials fail.
         repeats: Whether several trials may have the same hyperparameters.
         shared_fleet: The fields of :class:`SharedFleetConfig` for a shared fleet. The fleet's deadline is
             ``max_runtime_s``.
@@ -301,7 +307,7 @@ class TuningSpec:
 
     @property
     def fleet(self) -> SharedFleetConfig | None:
-        """Return the configuration of the fleet that the trials share.
+        """Return the configuration of the fleet of hosts that the trials share.
 
         Return None if the trials do not share a fleet.
         """
@@ -311,7 +317,7 @@ class TuningSpec:
     def parallel(self) -> int:
         """Return the largest number of trials that run at once.
 
-        With a shared fleet, the number is one trial per host unless ``max_parallel_jobs`` is set.
+        With a shared fleet, the default is one trial per host.
         """
         fleet = self.fleet
         return fleet.hosts if fleet is not None and self.max_parallel_jobs == 1 else self.max_parallel_jobs
@@ -328,7 +334,7 @@ class TuningSpec:
 
     @property
     def goal(self) -> Goal | None:
-        """Return the goal if the objective is a goal. Otherwise return None."""
+        """Return the objective as a :class:`Goal`. Return None if the objective is a metric."""
         return Goal.parse(self.objective)
 
     @property
@@ -338,7 +344,7 @@ class TuningSpec:
 
     @property
     def ranges(self) -> dict[str, tuning_ranges.ParameterRange]:
-        """Return the ranges by the names of the hyperparameters."""
+        """Return the range of each tuned hyperparameter, by name."""
         return tuning_ranges.from_request(self.parameter_ranges)
 
     @property
@@ -353,7 +359,7 @@ class TuningSpec:
 
     @property
     def limit(self) -> int:
-        """Return the number of trials."""
+        """Return the maximum number of trials."""
         if self.strategy == "Grid":
             points = math.prod(len(values) for values in self.grid().values())
             return points if self.max_jobs is None else min(points, self.max_jobs)
@@ -364,7 +370,8 @@ class TuningSpec:
     def grid(self) -> dict[str, list[Any]]:
         """Return the values of each hyperparameter in a grid.
 
-        The values of a choice are its texts. The values of a range are its whole numbers.
+        A categorical hyperparameter has its choices, as strings. An integer hyperparameter has all whole numbers of its
+        range.
         """
         found: dict[str, list[Any]] = {}
         for name, kind, item in tuning_ranges.items(self.parameter_ranges):
@@ -428,7 +435,7 @@ class TuningSpec:
     def to_config(self) -> dict[str, Any]:
         """Return the request's ``HyperParameterTuningJobConfig``.
 
-        Strategies that only fleetfit has are replaced by similar strategies of SageMaker.
+        A strategy that SageMaker does not have is replaced by a similar strategy of SageMaker.
         """
         limits: dict[str, Any] = {"MaxParallelTrainingJobs": self.max_parallel_jobs}
         if self.max_jobs is not None:
@@ -456,7 +463,7 @@ class TuningSpec:
     def from_config(
         cls, name: str, config: Mapping[str, Any], warm_start: Mapping[str, Any] | None = None
     ) -> TuningSpec:
-        """Read a request's ``HyperParameterTuningJobConfig``.
+        """Create the spec from a request's ``HyperParameterTuningJobConfig``.
 
         Args:
             name: The tuning job's name.

@@ -1,4 +1,4 @@
-"""Display a study: lines and a table on a terminal, HTML in a notebook and as a separate page."""
+"""Display a tuning job: as lines or a table on a terminal, as HTML in a notebook, and as an HTML file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 #: The maximum number of trials that a terminal shows while they change.
 _LIVE_ROWS = 15
-#: Mid-tones that are readable on white and on black.
+#: The colours of the statuses. All are readable on white and on black.
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 
@@ -45,7 +45,7 @@ def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> 
 
 
 def held_up_by(record: TuningRecord) -> str | None:
-    """Return why a study currently makes no progress. Return None if the study makes progress."""
+    """Return why a tuning job currently makes no progress. Return None if it makes progress or has ended."""
     status = record.status()
     own = status.get("Fleetfit", {})
     if is_terminal(status):
@@ -60,7 +60,7 @@ def held_up_by(record: TuningRecord) -> str | None:
 
 
 def summary(record: TuningRecord) -> str:
-    """Return one line about the state of a study."""
+    """Return one line about the progress of a tuning job."""
     status, spec = record.status(), record.spec
     jobs, objective = status["TrainingJobStatusCounters"], status["ObjectiveStatusCounters"]
     text = f"{spec.strategy}: {sum(jobs.values())} of {spec.limit} trials"
@@ -74,7 +74,7 @@ def summary(record: TuningRecord) -> str:
 
 
 def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
-    """Return the trials in the order of a table.
+    """Return the trials in the order in which a table shows them.
 
     Completed trials are first, with the best trial at the top. The next trials are the running trials. The pruned,
     stopped and failed trials are last.
@@ -113,11 +113,12 @@ def cells(record: TuningRecord, rows: Sequence[dict[str, Any]]) -> tuple[list[st
 
 
 def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
-    """Return a study as HTML that uses the colours of the page.
+    """Return a tuning job as an HTML fragment that uses the colours of the surrounding page.
 
     Args:
         record: The study's record.
-        plots: Whether to draw plots. With None, plots are drawn if the study is over and matplotlib is installed.
+        plots: Whether to draw plots. With None, plots are drawn if the tuning job has ended and matplotlib is
+            installed.
     """
     status = record.status()
     rows = sorted_rows(record)
@@ -143,7 +144,7 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
 
 
 def draw_all(record: TuningRecord) -> list[Plot]:
-    """Draw all plots of a study."""
+    """Draw all plots of a tuning job."""
     from estimators.tuning.plots import curves, fleet, history, importance, parallel
 
     shared = [fleet] if record.spec.fleet is not None else []
@@ -151,7 +152,7 @@ def draw_all(record: TuningRecord) -> list[Plot]:
 
 
 def report(record: TuningRecord, path: str | Path) -> Path:
-    """Write a study to one HTML file, with plots and without external resources. Return the path of the file.
+    """Write a tuning job with its plots to one HTML file that needs no external resources. Return the path of the file.
 
     Args:
         record: The study's record.
@@ -165,8 +166,8 @@ def report(record: TuningRecord, path: str | Path) -> Path:
 
 
 class TrialLines:
-    """A printer for a caller that waits for a tuning job. It prints a line for each trial that ends, and the reason if
-    no trial can continue.
+    """The output for a caller that waits for a tuning job: a line for each trial that ends, and the reason if the
+    tuning job makes no progress.
 
     Args:
         record: The tuning job's record.
@@ -178,7 +179,7 @@ class TrialLines:
         self._told: str | None = None
 
     def changed(self) -> None:
-        """Print the changes of the record: the reason if no trial can continue, and the trials."""
+        """Print what has changed in the record: the reason if the tuning job makes no progress, and the trials."""
         held_up = held_up_by(self.record)
         if held_up is not None and held_up != self._told:
             say(held_up)
@@ -220,7 +221,9 @@ class LiveTable(TrialLines):
             self._live.stop()
 
     def show(self) -> None:
-        """Update the table on a terminal. Otherwise, print the trials that have ended, unless ``quiet``."""
+        """Update the table on a terminal. On other outputs, print the trials that have ended. With ``quiet``, show
+        nothing.
+        """
         if self._live is not None:
             self._live.update(self._table(), refresh=True)
         elif not self._quiet:

@@ -1,4 +1,4 @@
-"""Assign the hosts that the trials of a tuning job share until a deadline. Pure.
+"""Decide how many hosts of a shared fleet each trial of a tuning job has until a deadline. Pure.
 
 The method follows Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline".
 New trials start while enough time is left to compare them. Later, the number of trials decreases. The most promising
@@ -18,13 +18,14 @@ from container.contract.rules import option
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFleetConfig:
-    """A fleet that the trials share until a deadline. The deadline is the tuning job's ``max_runtime_in_seconds``.
+    """A fleet of hosts that the trials share until a deadline. The deadline is the tuning job's
+    ``max_runtime_in_seconds``.
 
     Attributes:
-        hosts: The number of hosts of all trials together. A trial starts with the estimator's ``instance_count``. A
-            trial gets at most ``max_hosts`` of the estimator's ``ElasticHorovod``.
-        explore: The fraction of the time in which new trials start. Later, new trials start only if hosts would be
-            idle.
+        hosts: The number of hosts of all trials together. A trial starts with as many hosts as the estimator's
+            ``instance_count``. It gets at most as many hosts as ``max_hosts`` of the estimator's ``ElasticHorovod``.
+        explore: The fraction of the time until the deadline in which new trials start. Later, a new trial starts only
+            if hosts would be idle otherwise.
     """
 
     hosts: int = dataclasses.field(metadata={"rule": rules.whole(1)})
@@ -35,7 +36,7 @@ class SharedFleetConfig:
 
 
 class Standing(NamedTuple):
-    """The facts about a running trial that the assignment of hosts needs.
+    """The facts about a running trial from which its number of hosts is decided.
 
     Attributes:
         number: The trial's number.
@@ -53,7 +54,7 @@ class Shares(NamedTuple):
 
     Attributes:
         hosts: The number of hosts that each trial should have, by the trial's number.
-        stopped: The numbers of the trials to stop in favour of better trials.
+        stopped: The numbers of the trials to stop, so that better trials get their hosts.
     """
 
     hosts: dict[int, int]
@@ -74,7 +75,7 @@ class Bounds:
 
 
 def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bounds, time_share: float) -> bool:
-    """Return whether another trial may start.
+    """Return whether the free hosts and the elapsed time allow another trial to start.
 
     Args:
         standings: The running trials.
@@ -91,9 +92,9 @@ def has_room(standings: Sequence[Standing], config: SharedFleetConfig, bounds: B
 def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bounds, time_share: float) -> Shares:
     """Return how to assign the hosts to the trials now.
 
-    No trial has fewer hosts than it began with. The remaining hosts are assigned to the trials with the best last
-    values first. After the time for exploring, the number of trials decreases evenly to one at the deadline. A trial is
-    stopped only if the other trials can use its hosts.
+    Each trial has at least the hosts that it began with. The remaining hosts are assigned to the trials in the order of
+    their last values, the best first. After the fraction ``explore`` of the time, the number of trials decreases evenly
+    to one at the deadline. A trial is stopped only if the other trials can use its hosts.
 
     Args:
         standings: The running trials.

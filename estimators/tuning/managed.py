@@ -1,7 +1,8 @@
-"""Create a tuning job on a managed service, and copy the service's answers into the tuning job's record.
+"""Create a tuning job on a managed service (SageMaker), and copy the service's responses into the tuning job's record.
 
-If this process ends, the tuning job continues on the service, and another process can follow it. The record has the
-same form as the record of a local study. ``status.json`` and ``trials.json`` contain the service's answers.
+If this process ends, the tuning job continues on the service, and a new process can follow it. The record has the same
+files as the record of a tuning job on the user's hosts. ``status.json`` and ``trials.json`` are written from the
+service's responses.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.request import request_of
 
-#: How often fleetfit tries to upload and create if temporary errors occur.
+#: How often fleetfit tries to upload the code and to create the tuning job if temporary errors occur.
 _ATTEMPTS = 4
-#: The longest wait after errors, in seconds.
+#: The longest wait before the next try after errors, in seconds.
 _LONGEST_S = 60.0
-#: The members of the service's answer that belong to the tuning job's status. The other members belong to the tuning
-#: job's request.
+#: The members of the service's description that are copied into the tuning job's status. The other members repeat the
+#: tuning job's request.
 _STATUS = (
     "HyperParameterTuningJobArn", "HyperParameterTuningJobStatus", "HyperParameterTuningEndTime",
     "TrainingJobStatusCounters", "ObjectiveStatusCounters", "FailureReason", "TuningJobCompletionDetails",
@@ -33,7 +34,7 @@ _NOT_OVER = ("InProgress", "Stopping")
 
 
 class ManagedTuning:
-    """One tuning job on the service.
+    """One tuning job on a managed service.
 
     Args:
         record: The tuning job's record. This process holds the record's lock.
@@ -49,7 +50,7 @@ class ManagedTuning:
         self._stopped = False
 
     def run(self) -> None:
-        """Create the tuning job unless it exists, and follow the tuning job until it ends."""
+        """Create the tuning job if it does not exist yet, and follow it until it ends."""
         try:
             self._service = backends.load_service(self._options.backend).tuning_service(self._options)
         except FleetfitError as error:
@@ -95,7 +96,7 @@ class ManagedTuning:
             time.sleep(self._wait(self._failures))
 
     def _look(self) -> bool:
-        """Query the tuning job and write changes into the record.
+        """Query the service about the tuning job, and write changes into the record.
 
         Returns:
             Whether the tuning job is over.
@@ -104,7 +105,7 @@ class ManagedTuning:
         try:
             answer = self._service.describe(self.spec.name)
             summaries = self._service.trials(self.spec.name) if answer is not None else []
-        except Exception as error:  # noqa: BLE001 - the tuning job goes on at the service, so does this process
+        except Exception as error:  # noqa: BLE001 - the tuning job goes on at the service; query it again later
             self._failures += 1
             self._note(unanswered=self._explained(error)[0])
             return False
@@ -115,7 +116,8 @@ class ManagedTuning:
         return self._take(answer, summaries, trouble)
 
     def _pass_on_stop(self) -> str | None:
-        """Stop the tuning job if the user has requested the stop. A stop that fails is retried at the next call.
+        """Stop the tuning job on the service if the user has requested a stop. If the stop fails, the next call retries
+        it.
 
         Returns:
             The reason why the stop failed, or None.
@@ -130,10 +132,10 @@ class ManagedTuning:
         return None
 
     def _take(self, answer: Mapping[str, Any], summaries: list[dict[str, Any]], trouble: str | None) -> bool:
-        """Write changes in the service's answer into the record.
+        """Write what has changed in the service's responses into the record.
 
         Args:
-            answer: The description of the tuning job.
+            answer: The service's description of the tuning job.
             summaries: The summaries of the tuning job's training jobs.
             trouble: An error to show to the user, or None.
 
@@ -161,7 +163,7 @@ class ManagedTuning:
             self._write(status)
         return answer["HyperParameterTuningJobStatus"] in ("Completed", "Failed", "Stopped")
 
-    # --- inside ---
+    # --- helpers ---
 
     @property
     def _own(self) -> dict[str, Any]:
@@ -195,7 +197,7 @@ class ManagedTuning:
 
 
 def _row(number: int, item: Mapping[str, Any], metric: str, *, stopping: bool) -> dict[str, Any]:
-    """Return the row of a trial, from the summary of the trial's training job.
+    """Create the row of a trial from the service's summary of the trial's training job.
 
     Args:
         number: The trial's number.

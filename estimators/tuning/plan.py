@@ -1,4 +1,4 @@
-"""Represent the plan of a tuning job as data: ``HyperparameterTuner.plan()``."""
+"""Represent the plan of a tuning job, which ``HyperparameterTuner.plan()`` returns, as data."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from estimators.tuning.config import TuningSpec
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningPlan:
-    """A tuning job that has not been started. ``print(plan)`` shows the plan as text. A notebook shows the plan as
-    HTML.
+    """The plan of a tuning job that has not been started. ``print(plan)`` shows the plan as text. A notebook shows it
+    as HTML.
 
     Attributes:
         spec: The spec of the search.

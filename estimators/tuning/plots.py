@@ -1,4 +1,4 @@
-"""Draw the plots of a study: history, parallel coordinates, importance, learning curves, shared hosts."""
+"""Draw the plots of a tuning job: history, parallel coordinates, importance, learning curves, shared hosts."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from estimators.tuning.record import TuningRecord
 
 #: The largest number of curves in a plot.
 _MOST_CURVES = 64
-#: The change in the number of a job's hosts, by the kind of the job's event.
+#: For each kind of event, the change of the number of a job's hosts.
 _MOVES = {"host_added": 1, "host_left": -1, "host_lost": -1}
 #: The largest number of trials in a legend. A longer legend would hide the plot.
 _MOST_NAMED = 12
 
 
 def history(record: TuningRecord) -> Plot:
-    """Draw each trial's value in the order of the trials, and the best value so far."""
+    """Draw the value of each trial's objective in the order of the trials, and the best value so far."""
     spec = record.spec
     rows = [row for row in record.trials() if row["value"] is not None]
     if not rows:
@@ -131,7 +131,7 @@ def curves(record: TuningRecord) -> Plot:
 
 
 def fleet(record: TuningRecord) -> Plot:
-    """Draw the number of hosts of a shared fleet that each trial had over time."""
+    """Draw how many hosts of a shared fleet each trial had over time."""
     title = "The fleet's hosts"
     found = hosts_over_time(record)
     if not found:

@@ -1,9 +1,9 @@
-"""Choose the origin and hyperparameters of each member of the next generation in population-based training. Pure.
+"""Choose from which checkpoint and with which hyperparameters each member of a population continues. Pure.
 
 A population trains in generations. After each generation, each of the worst members continues from the checkpoint of
 one of the best members, with slightly changed hyperparameters. The other members continue from their checkpoints with
-unchanged hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). Each member of a
-generation is a trial that has a job.
+unchanged hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). Each member of each
+generation is a trial with a job of its own.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ _FACTORS = (0.8, 1.2)
 
 
 class Member(NamedTuple):
-    """The origin of a member of the next generation.
+    """The checkpoint and hyperparameters with which a member of the next generation begins.
 
     Attributes:
-        origin: The index of the trial from whose checkpoint the member continues.
-        changed: Whether the member's hyperparameters differ from those of the origin.
+        origin: The index of the member of the last generation from whose checkpoint the new member continues.
+        changed: Whether the new member's hyperparameters are changed, instead of being those of ``origin``.
     """
 
     origin: int
@@ -33,10 +33,11 @@ class Member(NamedTuple):
 
 
 def successor(values: Sequence[float | None], member: int, config: PopulationConfig, draw: random.Random) -> Member:
-    """Return the origin of a member in the next generation.
+    """Return from which checkpoint and with which hyperparameters a member begins in the next generation.
 
     Args:
-        values: The objective of each member of the generation, where higher is better. None for a failed member.
+        values: The value of the objective for each member of the last generation, where higher is better. None for a
+            failed member.
         member: The index of the member.
         config: The population's configuration.
         draw: The source of random numbers.
@@ -53,13 +54,13 @@ def successor(values: Sequence[float | None], member: int, config: PopulationCon
 def changed(
     parameters: Mapping[str, Any], parameter_ranges: Mapping[str, Any], config: PopulationConfig, draw: random.Random
 ) -> dict[str, Any]:
-    """Return changed parameters of a study. Each number is made 20 % smaller or larger, or drawn at random from its
-    range.
+    """Return a changed copy of a member's parameters. Each number is made 20 % smaller or larger, or drawn at random
+    from its range.
 
-    A choice is kept or drawn at random.
+    A categorical value is kept, or drawn at random from its choices.
 
     Args:
-        parameters: The parameters of the member that is copied.
+        parameters: The parameters of the member whose checkpoint is used.
         parameter_ranges: The request's ``ParameterRanges``.
         config: The population's configuration.
         draw: The source of random numbers.

@@ -1,6 +1,7 @@
-"""The process of a tuning job. :mod:`estimators.tuning.running` starts this process, which locks the job's record.
+"""The process of a tuning job, which :mod:`estimators.tuning.running` starts. It holds the lock of the tuning job's
+record.
 
-The process runs a local study, or follows a tuning job of a managed service.
+The process runs the trials on the user's hosts, or follows a tuning job of a managed service.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from estimators.job.errors import FleetfitError
 from estimators.records.private_files import give_back, is_full
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: How long to retry if the lock is held, and the interval between the tries, in seconds. A lock that is held longer
-#: belongs to the tuning job's process.
+#: How long to try to acquire a lock that another process holds, and the interval between the tries, in seconds. If the
+#: lock is held for longer, its owner is another process of the same tuning job.
 _LOOKS_S, _PACE_S = 1.0, 0.01
 #: How long a tuning job waits before it retries on a full disk, in seconds.
 _AGAIN_S = 2.0
@@ -27,8 +28,8 @@ _AGAIN_S = 2.0
 def _take(path: Path) -> int | None:
     """Acquire the lock of a tuning job.
 
-    Readers hold the lock for a moment to check whether a process owns it. Return None if another process holds the lock
-    for ``_LOOKS_S`` seconds.
+    A reader also acquires the lock for a moment, to check whether the tuning job's process is running. Return None if
+    other processes hold the lock for ``_LOOKS_S`` seconds.
     """
     until = time.monotonic() + _LOOKS_S
     while (lock := locks.take(path)) is None and time.monotonic() < until:
@@ -53,7 +54,7 @@ def main(argv: list[str] | None = None) -> int:
         except (OSError, FleetfitError) as error:
             if not is_full(error):
                 raise
-            # The record is sufficient to continue once there is space; meanwhile the trials go on.
+            # When there is space again, the run continues from the record. The trials continue meanwhile.
             give_back(record.reserve_file)
             time.sleep(_AGAIN_S)
         else:

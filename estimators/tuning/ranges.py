@@ -1,4 +1,4 @@
-"""Define the ranges of hyperparameters, with the names of the SageMaker SDK 2.x, and their form in requests."""
+"""Define the ranges of hyperparameters with the names of the SageMaker SDK 2.x, and convert them to and from requests."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ LISTS = {
     "Categorical": "CategoricalParameterRanges",
 }
 
-#: With ``Auto``, a range is searched on a logarithmic scale if its ends differ by at least this factor.
+#: With ``Auto``, a range of positive numbers is searched on a logarithmic scale if its ends differ by at least this
+#: factor.
 _AUTO_LOG_RATIO = 1000.0
 
 
@@ -30,8 +31,9 @@ class ParameterRange:
     Args:
         min_value: The lowest value.
         max_value: The highest value.
-        scaling_type: ``Auto``, ``Linear``, ``Logarithmic`` or ``ReverseLogarithmic``. ``Auto`` is logarithmic for
-            positive ranges whose ends differ by a factor of at least 1,000. For other ranges, ``Auto`` is linear.
+        scaling_type: ``Auto``, ``Linear``, ``Logarithmic`` or ``ReverseLogarithmic``. ``Auto`` is logarithmic for a
+            range of positive numbers whose ends differ by a factor of at least 1,000. For other ranges, ``Auto`` is
+            linear.
 
     Raises:
         ConfigurationError: the range is empty, or an end has the wrong type.
@@ -66,7 +68,7 @@ class ParameterRange:
         return float(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the range in the form of a CreateHyperParameterTuningJob request.
+        """Return the range as a dict in the format of a CreateHyperParameterTuningJob request.
 
         Args:
             name: The name of the hyperparameter.
@@ -100,8 +102,8 @@ class CategoricalParameter(ParameterRange):
     """A choice among values.
 
     Args:
-        values: A list of values, or a single value. Scripts get the values with their types. The attribute ``values``
-            contains the values as texts, as in the SageMaker SDK.
+        values: A list of values, or a single value. Scripts receive the values with their types. The attribute
+            ``values`` contains the values as strings, as in the SageMaker SDK.
 
     Raises:
         ConfigurationError: no value is given, or a value is given twice.
@@ -130,16 +132,16 @@ class CategoricalParameter(ParameterRange):
         return str(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the choices as plain texts, for an image with an entry point."""
+        """Return the range for an image with an entry point, with the choices as plain strings."""
         return {"Name": name, "Values": list(self.values)}
 
     def as_json_range(self, name: str) -> dict[str, Any]:
-        """Return the choices as JSON texts, for a script. JSON keeps the types of the values."""
+        """Return the range for a script, with the choices as JSON. JSON preserves the types of the values."""
         return {"Name": name, "Values": [codec.encode_value(name, choice) for choice in self.choices]}
 
 
 def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str, list[dict[str, Any]]]:
-    """Return the ``ParameterRanges`` of a request.
+    """Return ranges as the ``ParameterRanges`` of a request.
 
     Args:
         ranges: The ranges by the names of the hyperparameters.
@@ -164,7 +166,7 @@ def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str
 
 
 def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
-    """Return the ranges of a request's ``ParameterRanges``.
+    """Create ranges from a request's ``ParameterRanges``.
 
     Raises:
         ConfigurationError: a range is empty, or is given twice, or has ends that are not numbers.
@@ -196,7 +198,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
 
 
 def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Yield the name, the kind and the request's form of every range of a request."""
+    """Yield the name, the kind and the dict of each range in a request's ``ParameterRanges``."""
     for kind, member in LISTS.items():
         for item in request.get(member) or ():
             yield str(item["Name"]), kind, item
@@ -208,13 +210,13 @@ def is_logarithmic(scaling: str, low: float, high: float) -> bool:
 
 
 def parse(text: str) -> ParameterRange:
-    """Parse a range in the form of the command line.
+    """Parse a range as users write it on the command line.
 
     Examples are ``0.1:0.9``, ``1:8`` (whole numbers), ``log:1e-4:1e-1``, ``reverse:0.9:0.999``, ``linear:…`` and the
     choice ``sgd,adam``.
 
     Raises:
-        ConfigurationError: the text has none of these forms.
+        ConfigurationError: the text has none of these formats.
     """
     parts = text.split(":")
     scales = {"log": "Logarithmic", "reverse": "ReverseLogarithmic", "linear": "Linear"}

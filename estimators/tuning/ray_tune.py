@@ -1,4 +1,4 @@
-"""Run an estimator's jobs as trials of Ray Tune. A job runs in its trial's placement group."""
+"""Run an estimator's jobs as trials of Ray Tune. A job runs on the resources that Tune has reserved for its trial."""
 
 from __future__ import annotations
 
@@ -21,36 +21,38 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import normalise_uri
 from estimators.job.request import RunOptions
 
-#: How long to wait until a checkpoint has been copied from the host that saved it, in seconds.
+#: How long to wait for a checkpoint that is still being copied from the host that saved it, in seconds.
 _COMING_S = 60.0
 #: The interval at which a job's record is polled, in seconds.
 _LOOK_S = 0.1
 #: How long the script of a trial has to save when Tune ends the trial, in seconds.
 _GRACE_S = 5.0
-#: Options of the backend that the placement group of a trial determines.
+#: Options of the backend that the user must not set, because the placement group of a trial determines them.
 _OF_THE_TRIAL = ("address", "placement_group", "labels")
 
 
 def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
-    """Return a trainable for ``ray.tune.Tuner``. Each trial is a job of an estimator.
+    """Return a trainable for ``ray.tune.Tuner``. Each trial runs a job of the estimator.
 
-    A trial's placement group has a bundle of one core for the trial itself, and one bundle for each host. The trial's
-    hyperparameters override the estimator's hyperparameters. Each value of ``metric`` causes a report, which contains
-    the last values of all metrics of rank 0. The checkpoint of a trial is the newest checkpoint of the script's
-    ``Checkpointer``. If a trial is resumed, or starts as a copy of another trial, the trial's job restores the
-    checkpoint. When a trial ends, its job is stopped.
+    Tune reserves a placement group for each trial: a bundle of one core for the trial itself, and one bundle for each
+    host of the job. The hyperparameters that Tune chooses override the estimator's hyperparameters. Whenever the script
+    reports a value of ``metric``, Tune receives the last values of all metrics of rank 0. The checkpoint of a trial is
+    the newest checkpoint of the script's ``Checkpointer``. If Tune resumes a trial, or starts a trial as a copy of
+    another one, the trial's job restores that checkpoint. When a trial ends, its job is stopped.
 
     Args:
-        estimator: An estimator with ``instance_type="ray"``. fleetfit, the code and local data must exist on the nodes.
+        estimator: An estimator with ``instance_type="ray"``. fleetfit, the code and local data must exist on Ray's
+            nodes.
         inputs: The data, as for ``fit()``.
-        metric: The metric whose values cause reports. Use a metric that is reported once per epoch, for example.
+        metric: The metric whose values cause reports to Tune. For example, use a metric that the script reports once
+            per epoch.
 
     Returns:
         A subclass of ``ray.tune.Trainable`` with the resources that its trials need.
 
     Raises:
-        ConfigurationError: the estimator has a different instance type, is elastic, or sets a cluster or a location of
-            checkpoints.
+        ConfigurationError: the estimator's instance type is not ``"ray"``, its strategy is elastic, or it sets an
+            option that the trial determines, such as the cluster's address or ``checkpoint_s3_uri``.
     """
     if not isinstance(estimator, Estimator):
         raise ConfigurationError(f"trainable() takes an estimator, got a {type(estimator).__name__}.")
@@ -93,7 +95,7 @@ def trainable(estimator: Estimator, inputs: Any = None, *, metric: str) -> Any:
         def cleanup(self) -> None:
             self._trial.close()
 
-    # Each trial has its own working folder, so relative paths would not work.
+    # Each trial runs in a working folder of its own, where relative paths of the user would not work.
     found, data = _with_absolute_paths(estimator), _absolute(inputs)
     processes = strategy.ranks_per_host if strategy is not None else 1
     bundles = [{"CPU": 1.0}, *[options.bundle(processes)] * settings.instance_count]
@@ -170,7 +172,8 @@ class _Trial:
                         self._pending.append(dict(self._values))
 
     def save(self, target: Path) -> None:
-        """Copy the newest checkpoint to a folder. Wait until the checkpoint has been copied from its host.
+        """Copy the newest checkpoint to a folder. First wait until the checkpoint has arrived from the host that saved
+        it.
 
         Args:
             target: The folder.
@@ -182,12 +185,12 @@ class _Trial:
             try:
                 shutil.copytree(self._folder / name, target / name)
                 break
-            except (OSError, shutil.Error):  # newer checkpoints have come, and the job has removed this one
+            except (OSError, shutil.Error):  # the job has saved newer checkpoints meanwhile, and has removed this one
                 shutil.rmtree(target / name, ignore_errors=True)
         (target / "fleetfit").touch()  # Tune rejects an empty folder
 
     def load(self, source: Path) -> None:
-        """Copy the checkpoint with which the next job begins. If a job runs, stop the job.
+        """Set the checkpoint from which the trial's next job continues. If a job runs, stop it first.
 
         Args:
             source: The folder that contains the checkpoint.

@@ -1,9 +1,9 @@
 """Access a tuning job's record: ``$FLEETFIT_HOME/tuning/<name>/``.
 
-``tuning.json`` is the spec, and ``request.json`` is the spec in SageMaker's form. ``template/`` is the template of
-every trial's job. The template is a job's record without a status. ``study.journal`` is Optuna's journal, which has the
-authoritative state of the trials. ``status.json`` and ``trials.json`` are written from the journal for readers. The
-process that owns the study holds the lock.
+``tuning.json`` contains the spec, and ``request.json`` contains the spec as a request of SageMaker. ``template/`` is a
+job's record without a status, from which the record of each trial's job is made. ``study.journal`` is Optuna's journal.
+It is the authoritative source for the state of the trials. ``status.json`` and ``trials.json`` contain the same state
+for other readers. The file ``lock`` is locked by the tuning job's process.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class TuningRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> TuningRecord:
-        """Create a record that other processes do not see. Fill the record, then call :meth:`publish`.
+        """Create a record under a hidden name. The caller fills the record, then calls :meth:`publish`.
 
         Raises:
             ConfigurationError: SageMaker would not accept the name.
@@ -135,33 +135,31 @@ class TuningRecord:
 
     @property
     def lock_file(self) -> Path:
-        """Return the path of the lock file. The process that owns the study holds the lock."""
+        """Return the path of the lock file. The tuning job's process holds the lock."""
         return self.path / "lock"
 
     @property
     def reserve_file(self) -> Path:
         """Return the path of the file that reserves disk space.
 
-        The reserved space is used for writes on a full disk.
+        If the disk is full, the file is made smaller, so that the record can still be written.
         """
         return self.path / ".reserve"
 
     @property
     def stop_file(self) -> Path:
-        """Return the path of the file whose existence requests that the tuning job is stopped."""
+        """Return the path of the file that a client creates to request a stop of the tuning job."""
         return self.path / "stop"
 
     @property
     def is_managed(self) -> bool:
-        """Return whether the tuning job runs on a managed service. A process of this machine then only follows the
-        tuning job.
-        """
+        """Return whether the tuning job runs on a managed service. If so, the process on this machine only follows it."""
         options = JobOptions.from_dict(self.template.read_options())
         fleet = fleets.find(options.backend)
         return fleet is not None and fleet.capabilities.managed
 
     def is_supervised(self) -> bool:
-        """Return whether a process owns the study."""
+        """Return whether the tuning job's process is running and holds the lock."""
         return locks.is_held(self.lock_file)
 
     def read(self, name: str) -> Any:
@@ -184,7 +182,7 @@ class TuningRecord:
     def status(self) -> dict[str, Any]:
         """Return the status that the tuning job's process last wrote.
 
-        The status has those members of DescribeHyperParameterTuningJob's response that change while the tuning job
+        The status contains the members of a DescribeHyperParameterTuningJob response that change while the tuning job
         runs.
         """
         found: dict[str, Any] = self.read("status")

@@ -10,7 +10,7 @@ from estimators.job.secrets import mask_request
 from estimators.tuning.config import SAGEMAKER_STRATEGIES, TuningSpec
 from estimators.tuning.trials import FLEET
 
-#: Members that a training job's definition and a training job's request have in common.
+#: The members that a tuning job's ``TrainingJobDefinition`` and a CreateTrainingJob request have in common.
 _SHARED = (
     "AlgorithmSpecification",
     "CheckpointConfig",
@@ -25,15 +25,15 @@ _SHARED = (
     "StoppingCondition",
     "VpcConfig",
 )
-#: Members of a trial's request that the definition does not have.
+#: The members of a trial's CreateTrainingJob request that the ``TrainingJobDefinition`` does not have.
 _NOT_DEFINED = ("TrainingJobName", "HyperParameters", "Tags", "ExperimentConfig")
 
-#: The hyperparameter in which SageMaker passes the objective to scripts. A trial's request must not set it.
+#: The hyperparameter in which SageMaker passes the objective to scripts. A trial's request must not contain it.
 _OBJECTIVE = "_tuning_objective_metric"
 
 
 def request_of(spec: TuningSpec, trial_request: Mapping[str, Any], *, masked: bool = True) -> dict[str, Any]:
-    """Return the request for a tuning job.
+    """Return the CreateHyperParameterTuningJob request for a tuning job.
 
     Args:
         spec: The spec of the search.
@@ -77,7 +77,9 @@ def trial_request_of(
 
 
 def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the hosts of every trial. If the definition has several choices of hosts, return the first choice."""
+    """Return the ``ResourceConfig`` of every trial. If the definition lists several instance types, the first one is
+    used.
+    """
     flexible = definition.get("HyperParameterTuningResourceConfig")
     if definition.get("ResourceConfig") is not None or flexible is None:
         return dict(definition.get("ResourceConfig") or {})
@@ -87,10 +89,10 @@ def resources_of(definition: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
-    """Raise an error for features that the tuning jobs of a managed service do not have.
+    """Raise an error if the spec uses a feature that the tuning jobs of a managed service do not have.
 
     Raises:
-        UnsupportedError: the spec uses such a feature. The message contains a remedy.
+        UnsupportedError: the spec uses such a feature. The message says what to do instead.
     """
     where = f"instance_type {instance_type!r}"
     if spec.strategy not in SAGEMAKER_STRATEGIES:

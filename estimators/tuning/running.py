@@ -1,4 +1,6 @@
-"""Start, find and stop tuning jobs, and wait for them. Restart killed processes of tuning jobs while waiting."""
+"""Start and stop tuning jobs, and wait for them. If the process of a tuning job is killed, a waiting caller restarts
+it.
+"""
 
 from __future__ import annotations
 
@@ -20,11 +22,12 @@ from estimators.tuning.record import TuningRecord, is_terminal
 
 #: The interval at which a waiting caller polls, in seconds.
 POLL_SECONDS = 0.1
-#: A process is not restarted after more than :data:`_TRIES` starts within this many seconds.
+#: A waiting caller starts a tuning job's process at most :data:`_TRIES` times within this many seconds.
 _SOON = 20.0
 _TRIES = 3
 
-#: The processes that this process has started. The references are kept so that ended processes are reaped.
+#: The processes of tuning jobs that this process has started. The references are kept so that the processes are reaped
+#: when they end.
 _processes: list[tuple[Path, subprocess.Popen[bytes]]] = []
 
 
@@ -61,13 +64,13 @@ def create(
 
     Args:
         spec: The spec of the search.
-        fill: Writes the content of the template. The argument of ``fill`` is the template.
+        fill: The function that writes the content of the template. Its argument is the empty template.
         estimator: The name of the estimator's class, for :meth:`HyperparameterTuner.attach`.
-        request: The tuning job in the form of SageMaker's request.
+        request: The tuning job as a CreateHyperParameterTuningJob request.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
         env: The environment of the tuning job's process, which the trials inherit. None to use this process's
             environment.
-        own: Additional values for the tuning job's process. The values are stored in the status.
+        own: Additional values for the tuning job's process. They are stored in the status under ``Fleetfit``.
 
     Raises:
         ConfigurationError: the name is not valid.
@@ -129,7 +132,7 @@ def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subproc
 
 
 def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes] | None:
-    """Restart the process of a tuning job if the tuning job has not ended and no process owns it.
+    """Restart the process of a tuning job if the tuning job has not ended and its process is not running.
 
     Returns:
         The new process, or None.
@@ -140,9 +143,10 @@ def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subpro
 
 
 def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Restart a tuning job's killed process. Do nothing if the process ended less than ``_SOON`` seconds ago.
+    """Restart a tuning job's killed process. Do nothing if the process has written into its log within the last
+    ``_SOON`` seconds.
 
-    Because of the delay, callers may call the function often.
+    Therefore a process that ends repeatedly is not restarted too often, even if this function is called often.
 
     Raises:
         BackendError: the process cannot be started.
@@ -172,7 +176,7 @@ def wait(
 
     Args:
         record: The tuning job's record.
-        changed: Called when the record has changed.
+        changed: The function that is called when the record has changed.
         timeout: The number of seconds after which to stop waiting. The tuning job then continues. None for no limit.
         env: The environment of the tuning job's process if the process has to be restarted.
 
@@ -208,8 +212,8 @@ def wait(
 
 
 def _comes_up(record: TuningRecord) -> bool:
-    """Return whether a process that this process started for the tuning job is alive.
+    """Return whether this process has started a process for the tuning job that is still running.
 
-    The new process may not hold the lock yet.
+    Such a process may not hold the record's lock yet.
     """
     return any(process.poll() is None for path, process in _processes if path == record.path)

@@ -1,4 +1,4 @@
-"""Define sampler, pruner and journal of a study with Optuna. Only the tuning job's process imports this module."""
+"""Define the sampler, the pruner and the journal of an Optuna study. Only code that needs Optuna imports this module."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _MEDIAN_OF = 4
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """A lock without effect.
+    """A lock for the journal that does nothing.
 
-    The lock is not needed, because only a process that holds the record's lock opens the journal. The kernel releases
-    the record's lock even if the process is killed.
+    A lock file of Optuna would remain if its owner were killed. The record's lock already ensures that only one process
+    opens the journal, and the kernel releases that lock even if the process is killed.
     """
 
     def acquire(self) -> bool:
@@ -60,7 +60,7 @@ def open_study(journal: Path, spec: TuningSpec) -> optuna.Study:
         pruner=_pruner(spec),
     )
     seed = spec.random_seed
-    if seed is not None:  # a continued study must not repeat the random numbers of its first trials
+    if seed is not None:  # after a restart, the study must not repeat the random numbers of its first trials
         seed = (seed + 7919 * len(study.get_trials(deepcopy=False))) % (1 << 31)
     study.sampler = _sampler(spec, seed)
     return study
@@ -89,14 +89,14 @@ def _pruner(spec: TuningSpec) -> optuna.pruners.BasePruner:
 
 
 def suggest(trial: Trial, parameter_ranges: Mapping[str, Any]) -> dict[str, str]:
-    """Choose a trial's hyperparameters. If the trial already has hyperparameters, return them.
+    """Choose and return a trial's hyperparameters. If the trial already has hyperparameters, return these.
 
     Args:
         trial: The trial. The chosen hyperparameters are written into the journal.
         parameter_ranges: The request's ``ParameterRanges``.
 
     Returns:
-        The hyperparameters in the form of a job's request.
+        The hyperparameters as the strings that a job's request contains.
     """
     found: dict[str, str] = {}
     for name, kind, item in ranges.items(parameter_ranges):
@@ -114,13 +114,13 @@ def suggest(trial: Trial, parameter_ranges: Mapping[str, Any]) -> dict[str, str]
 def _float(trial: Trial, name: str, item: Mapping[str, Any]) -> float:
     low, high = float(item["MinValue"]), float(item["MaxValue"])
     scaling = item.get("ScalingType") or "Auto"
-    if scaling == "ReverseLogarithmic":  # the distance from 1 is searched
+    if scaling == "ReverseLogarithmic":  # the distance of the value from 1 is searched on a logarithmic scale
         return 1.0 - trial.suggest_float(name, 1.0 - high, 1.0 - low, log=True)
     return trial.suggest_float(name, low, high, log=ranges.is_logarithmic(scaling, low, high))
 
 
 def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]) -> dict[str, Any] | None:
-    """Convert hyperparameters of a request to parameters of the study.
+    """Convert the hyperparameters of a request to the parameters of the Optuna study.
 
     Return None if a hyperparameter is missing or out of its range.
     """
@@ -174,7 +174,7 @@ def enqueue_new_point(
     Args:
         study: The study.
         parameter_ranges: The request's ``ParameterRanges``.
-        taken: The points of the trials. Each point has the texts of its values in the order of the ranges.
+        taken: The points that have a trial. Each point is a tuple of its values as strings, in the order of the ranges.
         draw: The source of random numbers.
     """
     choices = _choices(parameter_ranges) or {}

@@ -1,4 +1,4 @@
-"""Share a fleet among the running trials of a study by requesting that the trials' jobs grow or shrink."""
+"""Share a fleet of hosts among the running trials of a tuning job by adding hosts to jobs and removing hosts from jobs."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ from estimators.tuning.fleet import Bounds, SharedFleetConfig, Shares, Standing,
 if TYPE_CHECKING:
     from estimators.tuning.study import Running
 
-#: The largest number of times that hosts are reassigned until the deadline. Starts and ends of trials cause additional
-#: reassignments.
+#: How often hosts are reassigned at even intervals until the deadline. The start or end of a trial causes an additional
+#: reassignment.
 _CHANGES = 30
 #: The interval at which the trials' hosts are checked, in seconds.
 _LOOK_S = 0.5
 
 
 class Sharing:
-    """The shared fleet of one study.
+    """The shared fleet of one tuning job.
 
     Args:
         config: The fleet.
         bounds: The limits for a trial's hosts.
-        began: When the study began, in seconds since the epoch.
-        lasts_s: The number of seconds from the begin to the deadline.
-        tell: Called after each attempt to move hosts. The argument is the reason if hosts could not be moved, or None.
+        began: When the tuning job began, in seconds since the epoch.
+        lasts_s: The number of seconds from the start of the tuning job to the deadline.
+        tell: The function that is called after each attempt to move hosts. Its argument is the reason why hosts could
+            not be moved, or None.
     """
 
     def __init__(
@@ -57,11 +58,11 @@ class Sharing:
         return (time.time() - self._began) / self._lasts_s
 
     def has_room(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> bool:
-        """Return whether another trial may start."""
+        """Return whether the free hosts and the elapsed time allow another trial to start."""
         return has_room(self._standings(running, values), self._config, self._bounds, self.time_share)
 
     def share(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> tuple[int, ...]:
-        """Move hosts between trials.
+        """Move hosts between trials, so that better trials get more hosts.
 
         Args:
             running: The running trials, by number.

@@ -1,9 +1,9 @@
-"""Run a tuning job on the user's hosts. The module updates the study and starts the trials, in
-:mod:`estimators.tuning.process`.
+"""Run a tuning job on the user's hosts: start the trials' jobs, and report their values to the Optuna study. The code
+runs in the tuning job's process (:mod:`estimators.tuning.process`).
 
-Every step can be repeated. A trial is written into the journal with its hyperparameters before its job is started. The
-name of the job follows from the trial's number. After a SIGKILL, a new process therefore finds every trial, including
-trials that have ended meanwhile.
+If the process is killed, a new process can repeat every step. A trial is written into the study's journal with its
+hyperparameters before its job is started. The name of the job is computed from the trial's number. Therefore the new
+process finds every trial, including trials that have ended meanwhile.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from estimators.tuning.sharing import Sharing
 _PACE = 0.03
 #: The reason for stopping trials at the deadline of their fleet.
 _DEADLINE = "the deadline was reached"
-#: The study fails if all of this number of first trials fail.
+#: The tuning job fails if this many trials have failed and no trial has reported a value yet.
 _FIRST_FAILURES = 5
-#: The study has converged after this number of trials in a row without an improvement by more than the following
-#: relative amount.
+#: The trials have converged if this many trials in a row have not improved the best value by more than the fraction
+#: ``_CONVERGED_SHARE``.
 _CONVERGED_AFTER = 10
 _CONVERGED_SHARE = 1e-3
 
 
-#: The pause before the start of a trial is retried on a full disk, in seconds.
+#: The pause between two tries to start a trial's job while the disk is full, in seconds.
 _AGAIN_S = 2.0
 
 
@@ -60,13 +60,13 @@ class Running:
         #: The reason why the trial is being stopped, or None.
         self.stopping: str | None = None
         self.revived = False
-        #: The number of training seconds after which the goal was reached, for an objective that is a goal. None if it
-        #: was not reached.
+        #: If the objective is a goal, the seconds from the start of the training until the trial reached the goal. None
+        #: before the goal is reached.
         self.reached: float | None = None
 
 
 class Tuning:
-    """One tuning job. The class runs the loop over the tuning job's trials.
+    """One tuning job on the user's hosts. The class runs the loop that starts and follows the trials.
 
     Args:
         record: The tuning job's record. This process holds the record's lock.
@@ -82,8 +82,8 @@ class Tuning:
         self.completion = TuningJobCompletionCriteriaConfig.from_job_desc(self.spec.completion)
         self.rows: dict[int, dict[str, Any]] = {}
         self.running: dict[int, Running] = {}
-        #: The trials in the journal whose jobs could not be started because the disk is full. The next attribute is the
-        #: time of the next try.
+        #: The trials in the journal whose jobs could not be started because the disk is full. ``_again_at`` is the time
+        #: of the next try.
         self.unstarted: list[tuple[Trial, dict[str, Any], int]] = []
         self._again_at = 0.0
         #: The final status and the reason for the end. None until the end is decided.
@@ -141,8 +141,8 @@ class Tuning:
     def _enqueue_member(self) -> bool:
         """Enqueue the next member of population-based training.
 
-        Return False if the member's generation cannot begin yet. Return True if the member is enqueued or needs no
-        entry in the queue.
+        Return False if the member's generation cannot begin yet. Otherwise, return True. Members of the first
+        generation are not enqueued, because the sampler chooses their hyperparameters.
         """
         place, size = len(self.rows), self.spec.members.size
         generation, member = divmod(place, size)
@@ -208,12 +208,13 @@ class Tuning:
         return changed
 
     def _ask(self) -> tuple[Trial, dict[str, str]] | None:
-        """Return the next trial and its hyperparameters. No other trial has the same hyperparameters.
+        """Return the next trial and its hyperparameters. Without ``repeats``, no other trial has the same
+        hyperparameters, except with PBT.
 
         Return None if all combinations of hyperparameters have been tried.
         """
         parameter_ranges = self.spec.parameter_ranges
-        # members of PBT may continue with the same hyperparameters
+        # with PBT, a member may continue with unchanged hyperparameters
         if not self.spec.repeats and self.spec.strategy != "PBT":
             names = [name for name, _, _ in ranges.items(parameter_ranges)]
             taken = {tuple(row["values"].get(name, "") for name in names) for row in self.rows.values()}
@@ -224,8 +225,8 @@ class Tuning:
             values = search.suggest(trial, parameter_ranges)
             if size is None or tuple(values.values()) not in taken:
                 return trial, values
-            # Samplers repeat points when a space is nearly used up. The repeated trial does not count: its number is
-            # skipped.
+            # Samplers repeat points when few points of the search space are left. A repeated trial is closed and does
+            # not count.
             trial.set_user_attr("repeated", True)
             self.study.tell(trial, state=TrialState.FAIL)
             seed = self.spec.random_seed
@@ -240,7 +241,7 @@ class Tuning:
         return self._sharing is None or self._sharing.has_room(self.running, self._last_values())
 
     def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job. If an earlier process has started the job, follow that job.
+        """Start a trial's job, and follow it. If an earlier process has started the job, only follow it.
 
         Args:
             trial: The trial.
@@ -256,7 +257,7 @@ class Tuning:
             except JobExistsError:
                 pass
             except FleetfitError as error:
-                if is_full(error):  # the following trials would fail in the same way
+                if is_full(error):  # the disk is full, so that the next trials could not be started either
                     self.unstarted.append((trial, row, reported))
                     self._again_at = time.monotonic() + _AGAIN_S
                     self.status["Fleetfit"]["waiting"] = str(error)
@@ -284,7 +285,7 @@ class Tuning:
         return len(self.unstarted) < len(waiting)
 
     def _look(self) -> bool:
-        """Handle new values and ends of the running trials.
+        """Handle new values of the running trials, and the ends of their jobs.
 
         Returns:
             Whether anything has changed.
@@ -340,7 +341,7 @@ class Tuning:
         """Handle the end of a trial's job.
 
         Returns:
-            Whether the trial is over. False if the job was resumed.
+            True if the trial is over. False if its job was resumed.
         """
         value = trials.final_value(status, self.spec.metric)
         if value is None and running.follower.values:
@@ -369,7 +370,7 @@ class Tuning:
     ) -> tuple[str, float | None, str | None]:
         """Return a trial's state, its value or None, and the reason for its failure or stop, or None."""
         state, goal = status["TrainingJobStatus"], self.goal
-        kept = value if goal is None else None  # for a goal, the metric is not the value of the objective
+        kept = value if goal is None else None  # for a goal, the objective's value is a time, not the metric's value
         if state == "Failed":
             return FAILED, kept, _reason(status)
         if state == "Stopped" and running.stopping == _DEADLINE and kept is not None and math.isfinite(kept):
@@ -482,7 +483,7 @@ class Tuning:
     # --- the end ---
 
     def _told_to_end(self) -> bool:
-        """Check whether the tuning job must end because of a stop request or its time limit. If so, set ``ending``.
+        """Check for a stop request and for the time limit. If the tuning job must end, set ``ending``.
 
         Returns:
             Whether the tuning job must end.
@@ -497,7 +498,9 @@ class Tuning:
         return self.ending is not None
 
     def _decide(self) -> None:
-        """Decide whether the tuning job ends, and set ``ending`` if so."""
+        """Decide whether the tuning job ends because of its trials, a stop request or the time limit. If so, set
+        ``ending``.
+        """
         if self.ending is not None or self._told_to_end():
             return
         rows = sorted(self.rows.values(), key=lambda row: row["ended"] or math.inf)
@@ -547,7 +550,7 @@ class Tuning:
             details["NumberOfTrainingJobsObjectiveNotImproving"] = since
         return self.ending is not None
 
-    # --- for readers ---
+    # --- status and rows for readers ---
 
     def _write(self) -> None:
         rows = [self.rows[number] for number in sorted(self.rows)]
@@ -613,16 +616,16 @@ class Tuning:
     # --- warm start ---
 
     def _warm_start(self) -> None:
-        """Add the results of earlier tuning jobs to the study, once.
+        """Add the results of earlier tuning jobs to the study. Do nothing if they have been added before.
 
-        Results outside of this job's ranges are omitted.
+        Trials whose hyperparameters are outside of this tuning job's ranges are omitted.
         """
         if not self.spec.warm_start or self.study.user_attrs.get("warm"):
             return
         import optuna
 
         taken = 0
-        trial_like = optuna.study.create_study()  # provides the distributions for the added trials
+        trial_like = optuna.study.create_study()  # a temporary study that provides distributions for these trials
         for parent in self.spec.warm_start["ParentHyperParameterTuningJobs"]:
             record = TuningRecord.open(parent["HyperParameterTuningJobName"], self.record.home)
             for row in record.trials():
@@ -645,7 +648,7 @@ class Tuning:
 def _reason(status: dict[str, Any]) -> str:
     """Return the reason why a job failed, in one line.
 
-    The line has the failure's message and the last line of the traceback or the log.
+    The line consists of the failure's message and the last line of the traceback or of the log.
     """
     failure = statuses.failure_of(status)
     if failure is None:

@@ -1,4 +1,4 @@
-"""Send a tuning job to a tracker. The study becomes a run, and each trial becomes a nested run."""
+"""Send a tuning job to an experiment tracker. The tuning job becomes a run, and each trial becomes a nested run."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
     from estimators.client.trackers.base import Tracker
     from estimators.tuning.record import TuningRecord
 
-#: The interval at which the trials are sent, in seconds.
+#: The interval at which new data is sent, in seconds.
 _EVERY_S = 5.0
 
 
 def sync(record: TuningRecord, tracker: Tracker) -> None:
-    """Send the data of a tuning job and its trials that a tracker does not have yet.
+    """Send the new data about a tuning job and its trials to a tracker. Data that the tracker already has is not sent
+    again.
 
     Args:
         record: The tuning job's record.
@@ -45,7 +46,7 @@ def sync(record: TuningRecord, tracker: Tracker) -> None:
     file.parent.mkdir(mode=0o700, exist_ok=True)
     write_json(file, {"run": run})
     for row in record.trials():
-        with contextlib.suppress(JobNotFoundError):  # the job is about to be started
+        with contextlib.suppress(JobNotFoundError):  # the trial's job has not been created yet
             tracker.sync(TrainingJob(JobRecord.open(row["job"], record.home)), parent=run)
     if over:
         try:
@@ -56,9 +57,9 @@ def sync(record: TuningRecord, tracker: Tracker) -> None:
 
 
 class Following:
-    """Sends a tuning job to trackers while the caller follows it.
+    """A background thread that sends a tuning job to trackers while the caller waits for the tuning job.
 
-    The data is sent in a thread, so that an unreachable tracker does not delay the caller.
+    Because of the thread, an unreachable tracker does not delay the caller.
 
     Args:
         record: The tuning job's record.
@@ -73,7 +74,7 @@ class Following:
         self._thread.start()
 
     def finish(self, patience: float) -> None:
-        """Send the remaining data. Stop waiting after ``patience`` seconds."""
+        """Send the remaining data, and end the thread. Wait for at most ``patience`` seconds."""
         self._left.set()
         self._thread.join(patience)
 

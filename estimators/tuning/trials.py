@@ -1,4 +1,4 @@
-"""Create trials as ordinary training jobs from the tuning job's template, and follow them by their records."""
+"""Start trials as ordinary training jobs made from the tuning job's template, and read their values from their records."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
 
-#: The prefix of ranges that are not the script's hyperparameters, but settings of the launcher.
+#: The prefix for the names of ranges that are settings of the launcher, not hyperparameters of the script.
 FLEET = "fleet."
 
 #: The longest time that a trial has to save when it is stopped, in seconds.
@@ -31,18 +31,18 @@ STOP_GRACE = 5.0
 
 
 def job_name(tuning: str, created: float, number: int) -> str:
-    """Return the name of a trial's job, such as ``tuning-007-1a2b3c4d``. The same arguments result in the same name."""
+    """Return the name of a trial's job, such as ``tuning-007-1a2b3c4d``. The name depends only on the arguments."""
     digest = hashlib.sha256(f"{tuning}:{created!r}:{number}".encode()).hexdigest()[:8]
     return f"{tuning}-{number + 1:03d}-{digest}"
 
 
 def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], home: Path) -> TrainingJobSpec:
-    """Return the spec of a trial's job. The spec is the template with the trial's name and hyperparameters.
+    """Return the spec of a trial's job: the template with the trial's name and hyperparameters.
 
     Args:
         template: The template. The template's name is the tuning job's name.
         name: The name of the trial's job.
-        values: The trial's hyperparameters, in the form of a request.
+        values: The trial's hyperparameters, as the strings that a job's request contains.
         home: ``$FLEETFIT_HOME``.
     """
     ours = {key.removeprefix(FLEET): text for key, text in values.items() if key.startswith(FLEET)}
@@ -61,13 +61,13 @@ def trial_spec(template: TrainingJobSpec, name: str, values: dict[str, str], hom
         if key in hyperparameters:
             hyperparameters[key] = hyperparameters[key].replace(before, after)
     checkpoint = template.checkpoint
-    if checkpoint is not None and checkpoint.uri:  # otherwise each trial would continue from the others' checkpoints
+    if checkpoint is not None and checkpoint.uri:  # otherwise trials would continue from each other's checkpoints
         checkpoint = dataclasses.replace(checkpoint, uri=f"{checkpoint.uri.rstrip('/')}/{name}")
     return dataclasses.replace(template, name=name, hyperparameters=hyperparameters, checkpoint=checkpoint)
 
 
 def _on_fleet(spec: TrainingJobSpec, values: dict[str, str]) -> TrainingJobSpec:
-    """Return the spec with a different number of hosts or different options of the strategy.
+    """Return a copy of a spec with a different number of hosts or different options of the strategy.
 
     Args:
         spec: The job.
@@ -94,10 +94,10 @@ def start(
     Args:
         template: The template of the job.
         name: The job's name.
-        values: The trial's hyperparameters, in the form of a request.
+        values: The trial's hyperparameters, as the strings that a job's request contains.
         home: ``$FLEETFIT_HOME``.
-        origin: The name of the job whose checkpoints are copied, or None. The script's Checkpointer restores the newest
-            valid checkpoint.
+        origin: The name of the job whose checkpoints are copied into the trial's record, or None. The script's
+            Checkpointer restores the newest valid checkpoint.
 
     Raises:
         JobExistsError: the job already has a record.
@@ -137,10 +137,11 @@ def start(
 
 
 class Follower:
-    """Reads the values of the objective that a trial's job reports. Each poll continues where the last poll ended.
+    """A reader of the values of the objective that a trial's job reports. Each poll continues where the last poll
+    ended.
 
-    If several ranks report values, only the values of the lowest of these ranks are used. The lowest rank is the chief
-    if the chief reports values.
+    If several ranks report values, only the values of the lowest of these ranks are used. This is the chief, if the
+    chief reports values.
 
     Attributes:
         values: The values that have been reported so far.

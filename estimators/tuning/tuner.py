@@ -1,4 +1,4 @@
-"""Provide the user's interface to a tuning job, ``HyperparameterTuner``."""
+"""Provide ``HyperparameterTuner``, the class with which users start and follow tuning jobs."""
 
 from __future__ import annotations
 
@@ -55,39 +55,41 @@ _ENOUGH_JOBS = 10_000
 
 
 class HyperparameterTuner:
-    """Searches hyperparameters. The tuner starts many training jobs of an estimator and finds the best job.
+    """A search for the best hyperparameters. The tuner starts many training jobs of an estimator, and finds the best
+    job.
 
-    The names, meanings and defaults are those of the SageMaker SDK 2.x, on every backend. Optuna chooses the
-    hyperparameters and stops bad trials. On ``ml.*``, a tuning job of SageMaker does both.
+    The names, meanings and defaults of the arguments are those of the SageMaker SDK 2.x, on every backend. Optuna
+    chooses the hyperparameters and stops bad trials. For instance types ``ml.*``, a tuning job on SageMaker does both.
 
     Args:
-        estimator: The estimator of the trials. All trials have the estimator's hyperparameters.
+        estimator: The estimator that defines the trials' jobs. Hyperparameters without a range have the estimator's
+            values in all trials.
         objective_metric_name: The metric to optimise. The script reports the metric, or ``metric_definitions`` defines
             it.
-        hyperparameter_ranges: A :class:`ContinuousParameter`, :class:`IntegerParameter` or
-            :class:`CategoricalParameter` for each name of a hyperparameter.
-        metric_definitions: The metrics, as for the estimator. The metrics replace the estimator's metrics.
+        hyperparameter_ranges: The ranges by the names of the hyperparameters. A range is a
+            :class:`ContinuousParameter`, :class:`IntegerParameter` or :class:`CategoricalParameter`.
+        metric_definitions: The definitions of metrics, as for the estimator. They replace the estimator's definitions.
         strategy: ``Bayesian``, ``Random``, ``Hyperband``, ``Grid``, ``ASHA`` or ``PBT``. SageMaker does not have
             ``ASHA`` and ``PBT``.
         objective_type: ``Maximize`` or ``Minimize``.
         max_jobs: The number of trials. The default is 1. For a grid, the default is the number of points. With a shared
-            fleet, the default is as many trials as the time allows.
+            fleet, the default is as many trials as can start before the deadline.
         max_parallel_jobs: The number of trials that run at once. The default is 1. With a shared fleet, the default is
             one trial per host.
         max_runtime_in_seconds: The number of seconds after which the tuning job is stopped.
         tags: The tags of the trials' jobs.
         base_tuning_job_name: The prefix of the tuning job's name. The default is the estimator's prefix.
-        warm_start_config: The earlier tuning jobs whose trials are used at the start.
-        strategy_config: For Hyperband and ASHA. The number of values before which no trial is stopped, and the number
-            after which a trial is complete.
-        completion_criteria_config: The criteria by which the tuning job ends before its last trial.
+        warm_start_config: The earlier tuning jobs whose trials are known to the search from the start.
+        strategy_config: For Hyperband and ASHA. The number of reported values before which no trial is stopped, and the
+            number after which a trial is complete.
+        completion_criteria_config: Criteria for ending the tuning job before its last trial, such as a target value.
         early_stopping_type: ``Auto`` to stop trials that are worse than the median of the other trials, or ``Off``.
-        random_seed: The seed of the random numbers. With a seed, the search can be repeated.
-        reduction_factor: For Hyperband and ASHA, not in the SageMaker SDK. At each stage, one of this many trials
+        random_seed: The seed of the random numbers. With the same seed, a new tuning job can repeat the search.
+        reduction_factor: Not in the SageMaker SDK. For Hyperband and ASHA. At each stage, one in this many trials
             continues.
-        population_config: The options of PBT, not in the SageMaker SDK.
+        population_config: Not in the SageMaker SDK. The options of PBT.
         max_failures: Not in the SageMaker SDK. The number of failed trials after which the tuning job ends. With None,
-            the tuning job ends only if all of the first five trials fail.
+            failures end the tuning job only if all of the first five trials fail.
         repeats: Not in the SageMaker SDK. Whether several trials may have the same hyperparameters, for scripts with
             random results. If False, the tuning job ends when all combinations have been tried.
         shared_fleet: Not in the SageMaker SDK. The number of hosts that all trials share until the deadline
@@ -100,7 +102,7 @@ class HyperparameterTuner:
         UnsupportedError: an argument is not available.
 
     Attributes:
-        latest_tuning_job: The record of the last tuning job, or None.
+        latest_tuning_job: The record of the tuning job that was started or attached last, or None.
     """
 
     TUNING_JOB_NAME_MAX_LENGTH = 32
@@ -198,11 +200,12 @@ class HyperparameterTuner:
         processes_per_host: ranges.ParameterRange | None = None,
         fusion_threshold_mb: ranges.ParameterRange | None = None,
     ) -> None:
-        """Add settings of the launcher to the search, for an objective such as time or speed.
+        """Add the number of hosts and other settings of the launcher to the search, for an objective such as time or
+        speed.
 
         The settings are named ``fleet.hosts``, ``fleet.processes_per_host`` and ``fleet.fusion_threshold_mb``. Scripts
-        do not see the settings. The ``instance_count`` and the ``distribution`` of :meth:`best_estimator` have the best
-        values.
+        do not receive these settings as hyperparameters. The estimator that :meth:`best_estimator` returns has the best
+        values in its ``instance_count`` and ``distribution``.
 
         Args:
             hosts: The range of the number of hosts. If the estimator's ``instance_count`` is more than 1, the default
@@ -213,7 +216,7 @@ class HyperparameterTuner:
                 search.
 
         Raises:
-            ConfigurationError: no range is given and the estimator has one host. Or a range has impossible values. Or
+            ConfigurationError: no range is given although the estimator has one host, a range has impossible values, or
                 the strategy does not have the setting.
         """
         count = self.estimator.settings.instance_count or 1
@@ -263,8 +266,8 @@ class HyperparameterTuner:
     ) -> None:
         """Start the tuning job.
 
-        The tuning job continues even if this process ends. An interrupt ends only the waiting. :meth:`stop_tuning_job`
-        stops the tuning job.
+        The tuning job continues even if this process ends. If the user interrupts the waiting (Ctrl-C), the tuning job
+        continues too. :meth:`stop_tuning_job` stops it.
 
         Args:
             inputs: The data of every trial, as for the estimator's ``fit()``.
@@ -296,7 +299,7 @@ class HyperparameterTuner:
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> TuningPlan:
         """Return the plan of the tuning job that :meth:`fit` would start. No job is started.
 
-        On SageMaker, the plan contains the request. Otherwise, the plan contains the processes of a trial.
+        For SageMaker, the printed plan contains the request. Otherwise, it contains the processes of a trial.
 
         Args:
             inputs: The data, as for :meth:`fit`.
@@ -311,7 +314,7 @@ class HyperparameterTuner:
         return TuningPlan(spec=spec, request=request, trial=draft.plan())
 
     def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
-        """Return the spec of the search and the draft of the trials' jobs.
+        """Return the spec of the tuning job, and the draft that all trials' jobs have in common.
 
         The limits of the backend and of this machine are not checked.
         """
@@ -408,7 +411,7 @@ class HyperparameterTuner:
         )
 
     def _check_shared(self) -> None:
-        """Raise an error if the trials cannot adapt to a shared fleet."""
+        """Raise an error if the number of hosts of the trials cannot change as a shared fleet requires."""
         settings, fleet = self.estimator.settings, self.shared_fleet
         if fleet is None:
             return
@@ -462,7 +465,7 @@ class HyperparameterTuner:
         Args:
             tuning_job_name: The tuning job's name. If this machine has no record of the tuning job, fleetfit searches
                 SageMaker. The search needs a session or a configured region.
-            sagemaker_session: The session of the estimator.
+            sagemaker_session: The session of the tuner's estimator.
             job_details, estimator_cls: Arguments of the SageMaker SDK, without effect.
 
         Raises:
@@ -512,8 +515,8 @@ class HyperparameterTuner:
         return tuner
 
     def _env(self) -> dict[str, str] | None:
-        """Return the environment that passes the user's session to the tuning job's process. Return None for local
-        jobs.
+        """Return the environment variables that pass the user's session to the tuning job's process. Return None if the
+        trials run on the user's hosts.
         """
         if not self.estimator.settings.capabilities.managed:
             return None
@@ -540,9 +543,7 @@ class HyperparameterTuner:
         return describe(self._record())
 
     def analytics(self) -> HyperparameterTuningJobAnalytics:
-        """Return an object that describes the trials. The object's method ``dataframe()`` returns a table of the
-        trials.
-        """
+        """Return an object that describes the trials. Its method ``dataframe()`` returns a table of the trials."""
         record = self._record()
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
@@ -551,7 +552,7 @@ class HyperparameterTuner:
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until the tuning job ends. Show each trial when it ends.
+        """Wait until the tuning job ends, and show each trial that ends.
 
         If the process of the tuning job is killed, a new process is started.
 
@@ -575,7 +576,7 @@ class HyperparameterTuner:
             raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
 
     def best_training_job(self) -> str:
-        """Return the name of the job of the best trial so far.
+        """Return the name of the training job of the best trial so far.
 
         Raises:
             ConfigurationError: no trial has completed with a value of the objective.
@@ -588,19 +589,21 @@ class HyperparameterTuner:
         raise ConfigurationError(f"Best training job not available for tuning job: {record.name}")
 
     def best_estimator(self, best_training_job: Any = None) -> Estimator:
-        """Return an estimator for the job of the best trial, with the trial's hyperparameters and model.
+        """Return an estimator that is attached to the best trial's training job, with its hyperparameters and its
+        model.
 
         Args:
-            best_training_job: A job's name, or SageMaker's summary of a job. None to use the best trial's job.
+            best_training_job: The name of another trial's job, or SageMaker's summary of the job. None to use the best
+                trial's job.
         """
         job = best_training_job if best_training_job is not None else self.best_training_job()
         name = job["TrainingJobName"] if isinstance(job, Mapping) else job
         return type(self.estimator).attach(name, self.estimator.settings.sagemaker_session)
 
     def trials(self) -> list[TrainingJob]:
-        """Return the handles of the jobs of all trials that have started."""
+        """Return the training jobs of all trials that have started."""
         record = self._record()
-        if record.is_managed:  # the records are created from the service's data
+        if record.is_managed:  # creates local records of the jobs from the service's data
             session = self.estimator.settings.sagemaker_session
             return [find_job(row["job"], session) for row in record.trials()]
         return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
@@ -616,7 +619,8 @@ class HyperparameterTuner:
     # --- warm starts ---
 
     def identical_dataset_and_algorithm_tuner(self, additional_parents: Any = None) -> HyperparameterTuner:
-        """Return a tuner that continues from this tuner's trials, with the same estimator and ranges.
+        """Return a tuner that continues this tuner's search with the same estimator and ranges. The search begins with
+        the trials of this tuner's last tuning job.
 
         Args:
             additional_parents: The names of other tuning jobs whose trials are used too.
@@ -626,7 +630,8 @@ class HyperparameterTuner:
     def transfer_learning_tuner(
         self, additional_parents: Any = None, estimator: Estimator | None = None
     ) -> HyperparameterTuner:
-        """Return a tuner that starts with this tuner's results, for other data or another estimator.
+        """Return a tuner for other data or a different estimator, whose search begins with the trials of this tuner's
+        last tuning job.
 
         Args:
             additional_parents: The names of other tuning jobs whose trials are used too.

@@ -16,7 +16,7 @@ _HEAD = 4096
 
 
 class Dealer:
-    """A divider that selects one rank's records of a channel: every ``ranks``-th of all records that the host reads.
+    """Select one rank's records of a channel: every ``ranks``-th record of all records that the host reads.
 
     Each rank's thread parses all records, and keeps only its rank's records. Therefore a rank that stops early, or
     never begins, does not block the other ranks. The data is read only once for all ranks (see :mod:`.sharing`).

@@ -77,9 +77,10 @@ def main(argv: Sequence[str]) -> int:
     return _leave(host, channels)
 
 
-#: Acquired by the first failure, or the first signal, which ends the process; others then wait for the end.
+#: The thread that has the first failure, or that handles the first signal, acquires this lock and ends the process.
+#: Other failing threads wait for the lock until the process ends.
 _failing = threading.Lock()
-#: How long a signal waits for a failure that is being reported, in seconds.
+#: How long the main thread waits, after a signal, for a thread that is reporting a failure, in seconds.
 _LAST_WORDS_S = 1.0
 
 
@@ -96,8 +97,8 @@ def _fail(error: Exception) -> NoReturn:
 
 
 def _leave(host: PipeHost, channels: Sequence[HostChannel]) -> NoReturn:
-    # Other threads may be in any state, so the cleanup is done here, at once. Errors that the cleanup causes in them
-    # are ignored; a thread that has found an error before exits the process by itself.
+    # The cleanup does not wait for the other threads. Errors that the cleanup causes in them are ignored, because this
+    # thread keeps the lock. A thread that had an error before has the lock, and exits the process itself.
     _failing.acquire(timeout=_LAST_WORDS_S)
     for channel in channels:
         for local_rank in range(host.ranks):
@@ -149,7 +150,7 @@ def _serve(channel: HostChannel, host: PipeHost) -> None:
         place.mkdir(parents=True, exist_ok=True)
         # keep the first FIFO, which was created before the hosts started
         pipes.clear(place, channel.name, but_first=True)
-        # The reader counts epochs in its own file, which may be from an earlier attempt.
+        # The reader counts epochs in a state file. Remove this file, which may be from an earlier attempt.
         state = pipes.state_folder(host.tree.base, local_rank if host.ranks > 1 else None)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(state / f".{channel.name}-pipe_mode-state")
@@ -157,7 +158,7 @@ def _serve(channel: HostChannel, host: PipeHost) -> None:
 
 
 class _Feeder:
-    """A server of the FIFOs of one reader of one channel."""
+    """Serve the FIFOs from which one reader reads one channel."""
 
     def __init__(
         self,
@@ -184,7 +185,7 @@ class _Feeder:
     def _make(self, number: int) -> None:
         """Create a FIFO, and queue it for the next free thread.
 
-        The FIFO's number is the number of its epoch, unless the reader requests another epoch.
+        The FIFO's number is the number of its epoch, unless the reader requests a different epoch.
         """
         path = pipes.fifo(self._place, self._contents.channel.name, number)
         if number == 0 and path.exists():
@@ -203,7 +204,8 @@ class _Feeder:
         number, path = self._made.get()
         notes = pipes.notes_file(self._place, name, number)
         try:
-            # Start the next thread now: if it were started when a reader has come, that reader would wait.
+            # Start the next thread now. If it started only after a reader has opened its FIFO, that reader would have
+            # to wait.
             threading.Thread(target=self._run, daemon=True).start()
             file = os.open(path, os.O_WRONLY | os.O_CLOEXEC)  # returns when the reader has opened the FIFO
             epoch = pipes.take_asked(self._state, name, number)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Generator, Iterator
 
-#: Maximum size, in bytes, of a channel's pieces that are kept for ranks that are behind.
+#: Maximum total size, in bytes, of a channel's blocks that are kept for slower ranks.
 WINDOW = 64 << 20
 
 Key = tuple[int, int]
@@ -45,7 +45,7 @@ class SharedObjects:
 
         Args:
             key: The epoch, and the object's number in the epoch.
-            read: Reads the object from its beginning. Each call must yield the same bytes.
+            read: A function that reads the object from its beginning. Each call must yield the same bytes.
         """
         shared = self._join(key, read)
         offset = 0

@@ -37,7 +37,7 @@ _AHEAD = 16
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChannelContents:
-    """The objects of a channel that a host reads.
+    """A channel's objects, as one host reads them.
 
     Attributes:
         channel: The channel.

@@ -12,8 +12,8 @@ from container.contract.pipes import Note, widen
 
 #: Maximum number of bytes in one call of splice().
 _PIECE = 1 << 20
-#: A reader is fast if it reads this many bytes during a nap; and the nap in seconds, in which the fastest readers read
-#: a part of the pipe's content.
+#: A reader is fast if it reads this many bytes while the writer naps. A nap, in seconds, is so short that even the
+#: fastest readers read only a part of the pipe's content meanwhile.
 _FAST = 64 << 10
 _NAP = 1e-4
 #: Errors of splice() for files that do not support it.
@@ -43,7 +43,8 @@ class Pipe:
 
     Args:
         file: The descriptor of the FIFO, open for writing. The descriptor is closed when the ``with`` block ends.
-        notes: The path of the file for the notes.
+        notes: The path of the file for the notes. The notes tell the reader where objects begin and why the stream
+            ends.
         mode: Permissions of the notes' file.
 
     Attributes:
@@ -97,9 +98,9 @@ class Pipe:
         Raises:
             ReaderGone: the reader has closed the FIFO.
         """
-        # If the writer waits in the kernel, each read of the reader wakes it, which costs the reader a tenth of its
-        # time in a virtual machine. Therefore the writer naps instead, as long as the reader is fast and the pipe holds
-        # enough.
+        # If the writer waits in the kernel, each read by the reader wakes the writer. In a virtual machine, this costs
+        # the reader a tenth of its time. Therefore the writer naps instead, as long as the reader is fast and the pipe
+        # contains enough data.
         fast = self._wide
         napped = False
         while source.position < size:

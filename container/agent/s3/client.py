@@ -19,7 +19,7 @@ from container.agent.sources.base import SourceError
 
 T = TypeVar("T")
 
-#: If a server sends nothing for this long, the request is repeated, in seconds.
+#: How long a server may send nothing before the request is repeated, in seconds.
 READ_TIMEOUT = 20.0
 _CONNECT_TIMEOUT = 10.0
 _POOL = 64
@@ -126,9 +126,9 @@ def call(uri: str, function: Callable[[], T]) -> T:
 
 
 def etag(answer: Mapping[str, Any]) -> str | None:
-    """Return the ETag in a server's answer, without quotes.
+    """Return the ETag in a server's response, without quotes.
 
-    The quotes are removed because not every server sends them in every answer.
+    The quotes are removed because not every server sends them in every response.
     """
     return str(answer.get("ETag") or "").strip('"') or None
 
@@ -144,11 +144,11 @@ def passes(error: Exception) -> bool:
         return error.response.get("Error", {}).get("Code") in _PASSING_CODES or status >= 500 or status == 429
     if isinstance(error, exceptions.ResponseStreamingError | exceptions.IncompleteReadError):
         return True
-    if isinstance(error, parsers.ResponseParserError):  # the answer was cut off
+    if isinstance(error, parsers.ResponseParserError):  # the response was cut off
         return True
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False
-    # The last two are raised if the body of an error answer is cut off or late; botocore does not wrap these errors.
+    # The last two are raised if the body of an error response is cut off or late. botocore does not wrap these errors.
     return isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError)
 
 
@@ -158,7 +158,7 @@ def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceE
     Args:
         uri: The object or prefix.
         error: The client's error.
-        offset: The byte at which the error occurred. None if the error does not belong to a byte.
+        offset: The offset of the byte at which the error occurred. None if the error is not related to a position.
     """
     from botocore import exceptions
     from urllib3.exceptions import ProtocolError
@@ -193,7 +193,7 @@ def _endpoint() -> str:
 
 
 def _explain_answer(uri: str, error: Any, endpoint: str) -> tuple[str, str]:
-    """Return the cause and the remedy for an error answer of the server."""
+    """Return the cause and the remedy for an error response of the server."""
     code = str(error.response.get("Error", {}).get("Code", ""))
     status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
     said = str(error.response.get("Error", {}).get("Message", "") or code)

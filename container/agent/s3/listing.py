@@ -1,4 +1,4 @@
-"""List and describe objects."""
+"""List the S3 objects under a prefix, and describe single objects."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def _answers(uri: str, bucket: str, prefix: str) -> Iterator[list[dict[str, Any]
 
     def page() -> dict[str, Any]:
         answer: dict[str, Any] = s3.list_objects_v2(Bucket=bucket, Prefix=prefix, **token)
-        if "IsTruncated" not in answer:  # if a body is cut off before its first byte, botocore returns an empty answer
+        if "IsTruncated" not in answer:  # botocore returns an empty dict if a body is cut off before its first byte
             raise ConnectionError("the list of objects was cut off")
         return answer
 

@@ -2,7 +2,7 @@
 
 An object on a server on this machine is read with one connection, because more connections would use processor time
 that the server needs. An object on another server is read with several connections, because one connection to S3 is
-slower than the network. The environment variable ``FLEETFIT_S3_CONNECTIONS`` sets another number of connections.
+slower than the network. The environment variable ``FLEETFIT_S3_CONNECTIONS`` sets a different number of connections.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 #: Size of the parts that one connection reads ahead, in bytes. A stream holds at most one such part for each
 #: connection, and the part that is being read.
 PART = 8 << 20
-#: Maximum number of bytes that are lost if a server goes silent, because the client only returns complete reads. If a
-#: server goes silent repeatedly, reads become smaller, down to the minimum, so that the received bytes are kept.
+#: Maximum size of a read in bytes. The client only returns complete reads, so that the bytes of an unfinished read are
+#: lost if the server goes silent. After each failure, reads become smaller, down to the minimum, so that fewer bytes
+#: are lost.
 _READ = 128 << 10
 _LEAST_READ = 1 << 10
 _FAR_CONNECTIONS = 4
@@ -129,9 +130,9 @@ class Range:
         return answer["Body"]
 
     def _problem(self, answer: dict[str, Any]) -> str | None:
-        """Return the reason why a server's answer does not contain the requested bytes of the listed object.
+        """Return the reason why a server's response does not contain the requested bytes of the listed object.
 
-        Return None if the answer contains these bytes.
+        Return None if the response contains these bytes.
         """
         identity = self._item.identity
         if identity is not None and s3.etag(answer) != identity:
@@ -146,9 +147,9 @@ class Range:
         return None
 
     def close(self) -> None:
-        """Close the server's answer.
+        """Close the server's response.
 
-        The connection can be reused only if the answer was read completely.
+        The connection can be reused only if the response was read completely.
         """
         if self._body is not None:
             with contextlib.suppress(Exception):

@@ -17,7 +17,8 @@ from container.agent.sources.base import SourceError
 
 #: Size of a part in bytes; S3 requires at least 5 MiB.
 PART = 16 << 20
-#: Number of parts after which parts become larger. S3's maximum number of parts is higher.
+#: After each such number of parts, the size of the parts doubles, so that an upload does not reach S3's maximum number
+#: of parts.
 _PARTS_OF_A_SIZE = 2000
 #: Number of parts that are sent while the next part is filled.
 _IN_FLIGHT = 2
@@ -134,8 +135,8 @@ class S3Upload(io.RawIOBase):
         try:
             call(self.uri, complete)
         except SourceError:
-            # The answer to a successful request may have been lost; its retry then gets the error that there is no such
-            # upload.
+            # The response to a successful request may have been lost. The retry then gets the error that there is no
+            # such upload.
             if attempts < 2 or describe(self.uri).size != self.size:
                 raise
 
@@ -177,11 +178,11 @@ class S3Upload(io.RawIOBase):
 
 
 def _whole(answer: Mapping[str, Any], member: str) -> Any:
-    """Return a member of a server's answer.
+    """Return a member of a server's response.
 
     Raises:
-        ConnectionError: the member is missing. If an answer's body is cut off before its first byte, botocore returns
-            an empty answer.
+        ConnectionError: the member is missing. botocore returns an empty dict if a response's body is cut off before
+            its first byte.
     """
     if member not in answer:
         raise ConnectionError("the answer was cut off")

@@ -10,7 +10,8 @@
                 ...
 
 A stream resumes by itself after an interrupted connection, an error 503, or a server's silence. The stream verifies
-that the object is the listed object and has the listed size. Other failures raise a :class:`SourceError`.
+that the object has not changed since it was listed, and has the listed size. Other failures raise a
+:class:`SourceError`.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ class DataObject:
     Attributes:
         uri: ``s3://bucket/key`` or an absolute path.
         size: Size of the object in bytes.
-        identity: A value that changes when the content changes. For an S3 object, the ETag. For a file, a text of the
-            modification time, size and inode. None if unknown.
+        identity: A value that changes when the content changes. For an S3 object, the ETag. For a file, a text made of
+            the modification time, size and inode. None if unknown.
         key: The object's path below the channel's folder in File mode.
         modified: Time of the last change in seconds since 1970, or None if unknown.
     """
@@ -38,7 +38,7 @@ class SourceError(AgentError):
 
     Attributes:
         uri: The URI of the object, or of the folder or bucket.
-        offset: Number of bytes that were read before the error. None if the error does not belong to a byte.
+        offset: Number of bytes that were read before the error. None if the error is not related to a position.
     """
 
     def __init__(self, uri: str, cause: str, remedy: str = "", *, offset: int | None = None) -> None:

@@ -12,8 +12,9 @@ from container.contract.errors import AgentError
 class Growing:
     """An iterable over a channel's objects, in order. The first objects are available before all objects are listed.
 
-    Several threads may iterate, each from the beginning. A thread lists the remaining objects without pausing.
-    Therefore all hosts see the same objects, and an error is reported early.
+    Several threads may iterate, each from the beginning. A thread lists the remaining objects without waiting for the
+    iterations. Therefore all hosts list the objects at about the same time and get the same objects, and an error is
+    reported early.
 
     Args:
         pages: Yields the objects in pages. The first page is listed at once.

@@ -10,7 +10,7 @@ from typing import TypeAlias
 from container.agent.sources.base import DataObject, SourceError
 from container.system.locations import LocationError, local_path
 
-#: A folder, and the folders that contain it.
+#: A folder, and the folders through which the search has reached it.
 _Above: TypeAlias = "tuple[str, _Above | None]"
 
 _CHANGED = "a program wrote to the file while the job read it. Start the job again when the file is complete"
@@ -76,7 +76,7 @@ def tree(uri: str) -> tuple[list[DataObject], list[str]]:
 
 
 def describe(path: Path | str, key: str) -> DataObject:
-    """Return the object for a file."""
+    """Return the data object that describes a file."""
     status = os.stat(path)
     return DataObject(os.fspath(path), status.st_size, identity(status), key)
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 
 from container.contract.names import nearest
 
-#: Suffix of the names of attributes whose value is a URI; the content of that object is read.
+#: Suffix of the names of attributes whose value is an object's URI. The object's content is read instead of the URI.
 REFERENCE = "-ref"
 
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
@@ -78,7 +78,7 @@ def parse_manifest(text: str) -> tuple[ManifestEntry, ...]:
     """Parse a manifest of the form ``[{"prefix": "s3://bucket/prefix/"}, "entry", …]``.
 
     Raises:
-        ListingError: the text has another form, or lists an object twice.
+        ListingError: the text does not have this form, or lists an object twice.
     """
     prefix: str | None = None
     found: list[ManifestEntry] = []

@@ -1,6 +1,7 @@
 """Define collective operations on arrays and objects, independent of the library that executes them.
 
-Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation. All ranks must call the same methods in the same order, with values of the same
+shapes.
 """
 
 from __future__ import annotations

@@ -19,16 +19,17 @@ def held_by(records: Any, holds: str | None) -> str:
 
     Args:
         records: The dataset.
-        holds: The value to return, if the script states which records the dataset contains. If None, the value is
-            determined. Channels in Pipe mode provide the value. Other datasets are assumed to contain all records,
-            unless the job has files that differ between hosts.
+        holds: The value that the script has passed. This value is validated and returned. If None, the channels in Pipe
+            mode that the dataset reads determine the result. A dataset that reads no such channel is assumed to contain
+            all records. For such a dataset, an error is raised if the job has files that differ between hosts.
 
     Returns:
         "all" for all records, "host" for the records of this host, or "rank" for the records of this rank.
 
     Raises:
         ValueError: ``holds`` is not an allowed value.
-        RefusedError: the result cannot be determined.
+        RefusedError: ``holds`` is None, and the channels of the dataset are divided in different ways, or the job has
+            files that differ between hosts.
     """
     if holds is not None:
         if holds not in HOLDINGS:

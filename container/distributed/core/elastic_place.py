@@ -1,4 +1,4 @@
-"""Wait until an elastic worker is assigned its rank in the cluster."""
+"""Wait until a worker of an elastic job is assigned its rank in the cluster."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ def take_place(*imports: Callable[[], object]) -> None:
     """Import the script's libraries, then wait until this worker of an elastic Horovod job is assigned its rank.
 
     The other workers train during the imports and the wait. ``hook/sitecustomize.py`` provides the object to wait for.
-    In other jobs, return at once without importing the libraries.
+    If the job is not elastic, return at once without importing the libraries.
 
     Args:
         imports: Functions that import the script's libraries.

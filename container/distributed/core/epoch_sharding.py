@@ -1,9 +1,9 @@
-"""Record which records of an epoch an elastic training has consumed, and distribute the remaining records over the
-ranks. Pure.
+"""Distribute the remaining records of an epoch over the ranks. One number describes which records were consumed. Pure.
 
-All ranks read an epoch's records in the same order, and the records are assigned to the ranks in turn. After
-``position`` consumed records, rank ``r`` of ``n`` ranks gets the records ``position + k * n + r``. Therefore the number
-``position`` describes which records of an epoch were consumed.
+All ranks read an epoch's records in the same order, and the records are assigned to the ranks in turn. In a step that
+begins after ``position`` consumed records, rank ``r`` of ``n`` ranks gets the records ``position + r``,
+``position + r + n``, ``position + r + 2 * n`` and so on. Therefore the number ``position`` describes which records of
+an epoch were consumed.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ class Dealing:
         return -(-left // self.per_step) if self.partial else left // self.per_step
 
     def after(self, steps: int) -> int:
-        """Return the number of consumed records after ``steps`` steps."""
+        """Return the number of consumed records after ``steps`` more steps."""
         return min(self.records, self.position + steps * self.per_step)
 
     def share(self, rank: int, step: int) -> range:
-        """Return a rank's records in a step, as positions in the epoch's order. Steps are numbered from 0."""
+        """Return a rank's records in a step, as positions in the epoch's order. The first remaining step is step 0."""
         first = self.position + step * self.per_step
         return range(first + rank, min(self.records, first + self.per_step), self.size)

@@ -14,7 +14,7 @@ class InjectedFaults:
     """The faults to inject into this job's ranks at certain steps.
 
     Args:
-        environ: The environment variables. The supervisor describes the faults in one of these variables.
+        environ: The environment variables. ``FLEETFIT_FAULTS`` describes the faults.
     """
 
     def __init__(self, environ: Mapping[str, str]) -> None:
@@ -35,11 +35,14 @@ class InjectedFaults:
     def reached(self, step: int, *, rank: int, coordinates: bool = False) -> None:
         """Inject the faults that are due when this process has finished ``step`` steps.
 
+        Each of these faults is reported to the job's supervisor process. If a fault sends a signal to this rank, this
+        process sends the signal to itself. The supervisor injects all other faults.
+
         Args:
             step: Number of finished steps.
             rank: This process's rank.
-            coordinates: Whether this process is the only one that counts the steps. If true, this process also reports
-                the faults of other ranks.
+            coordinates: Whether this process is the chief of parameter servers, which counts the steps of all ranks. If
+                true, this process also reports the faults of other ranks.
         """
         for order in [order for order in self._orders if step >= order["step"]]:
             if order["rank"] != rank and not coordinates:
@@ -54,8 +57,9 @@ class InjectedFaults:
             self.passed(step)
 
     def passed(self, step: int) -> None:
-        """Remove the faults of step ``step`` and of earlier steps.
+        """Drop the faults of step ``step`` and of earlier steps, so that this process does not inject these faults.
 
-        This process has finished these steps, or other processes finished them before this process joined.
+        Call this method for steps that this process has finished, or that other processes had finished before this
+        process joined.
         """
         self._orders = [order for order in self._orders if order["step"] > step]

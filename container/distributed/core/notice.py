@@ -14,7 +14,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, NoReturn
 
-#: A function that is called when the notice has arrived.
+#: A function that is called when this process receives SIGTERM.
 Listener = Callable[[], None]
 
 #: Exit code of a process that was terminated by SIGTERM.
@@ -22,7 +22,7 @@ _TOLD = 128 + signal.SIGTERM
 
 
 class Notice:
-    """A record of whether SIGTERM was received, and the listeners that are called then.
+    """A flag that is set, and listeners that are called, when this process receives SIGTERM.
 
     SIGTERM announces that this process will be terminated soon. If the script has its own handler of SIGTERM, this
     handler is still called.
@@ -56,8 +56,8 @@ class Notice:
     def forget(self, listener: Listener) -> None:
         """Remove a listener.
 
-        When the last listener has been removed, the previous handler of SIGTERM is restored, unless SIGTERM was
-        received.
+        When the last listener has been removed, the previous handler of SIGTERM is restored. If SIGTERM has been
+        received, the handler stays installed.
         """
         if listener in self._listeners:
             self._listeners.remove(listener)
@@ -74,7 +74,7 @@ class Notice:
             self._previous(number, frame)
 
 
-#: The notice of this process.
+#: The :class:`Notice` object of this process.
 notice = Notice()
 
 
@@ -89,8 +89,8 @@ def telling_end(why: str) -> NoReturn:
 
 
 def keep_listening() -> None:
-    """Do nothing.
+    """Do nothing when SIGTERM is received.
 
-    As the listener of ``cluster.preempted``, this function keeps SIGTERM handled, because a script reads
-    ``cluster.preempted`` repeatedly.
+    ``cluster.preempted`` registers this function as a listener. As long as a listener is registered, SIGTERM does not
+    terminate the script, so that the script can read ``cluster.preempted`` in each step.
     """

@@ -72,11 +72,11 @@ class Ranks(Generic[Talk]):
 
         All ranks of the job receive SIGTERM, but not all in the same training step. The first read of this property
         must be in the main thread. After the first read, SIGTERM no longer terminates the process. Therefore the script
-        must save and finish the training in time. TensorFlow's ``callbacks(checkpointer)`` saves and finishes
-        automatically.
+        must save the training and exit before the process is killed. With TensorFlow, the callbacks of
+        ``cluster.callbacks(checkpointer)`` save and exit automatically.
 
         Raises:
-            DistributedError: the first read is in another thread.
+            DistributedError: the first read is not in the main thread.
         """
         if not notice.listen(keep_listening):
             raise DistributedError("Read cluster.preempted once in the main thread before another thread reads it.")

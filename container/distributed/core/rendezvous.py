@@ -1,9 +1,9 @@
-"""Make the ranks of a collective cluster wait for each other before TensorFlow does.
+"""Make the ranks of a ``collective_all_reduce`` job wait for each other before TensorFlow connects them.
 
-TensorFlow waits in native code without a time limit. During this time it holds the GIL and handles SIGTERM itself. It
-repeats a failed connection attempt to another rank only after a second or more. Therefore the ranks first wait for each
-other in this module. Each rank listens on its own port, connects to all other ranks, and continues when all connections
-have succeeded. Then TensorFlow can connect at once.
+TensorFlow waits for other ranks in native code, without a time limit. Meanwhile, TensorFlow holds the GIL and handles
+SIGTERM itself. After a failed connection attempt, TensorFlow tries again only after a second or more. Therefore the
+ranks first wait for each other in this module. Each rank listens on its own port, connects to all other ranks, and
+continues when all connections have succeeded. Then TensorFlow can connect at once.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from collections.abc import Iterator, Mapping
 
 from container.contract.errors import DistributedError
 
-#: Greeting of a rank that waits here. TensorFlow's server sends another greeting.
+#: The bytes that a rank in :func:`meet` sends over each connection. TensorFlow's server sends different bytes.
 _GREETING = b"fleetfit: waiting\n"
 #: Time limit of one connection, and the pause between two attempts, in seconds.
 _CONNECT_TIMEOUT = 2.0
 _PAUSE = 0.05
-#: How long the others wait for TensorFlow's server on the leader before they continue anyway, in seconds.
+#: How long the other ranks wait for the leader's TensorFlow server before they continue anyway, in seconds.
 _LEADER_TIMEOUT = 5.0
 
 
@@ -90,7 +90,9 @@ def serves(address: str) -> bool:
 
 
 def names(addresses: Mapping[str, str]) -> str:
-    """Format addresses as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``. A list of more than ten addresses is cut."""
+    """Format addresses as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``. After ten addresses, write only how many more
+    there are.
+    """
     shown = [f"{name} ({address})" for name, address in addresses.items()]
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
 

@@ -1,9 +1,9 @@
 """Make ranks that read different amounts of data do the same number of steps.
 
-For each batch, every rank sends its number of records, and receives the total of all ranks. A rank that has no more
-records continues with batches of weight zero until all ranks have finished. The thread that prepares batches ahead of
-the training sends these messages over a separate connection. It must not use the strategy's collective operations,
-because only the training may use them.
+For each batch, every rank sends its number of records to rank 0, and receives the total of all ranks. A rank that has
+no more records continues with batches of weight zero until all ranks have read their records. These messages are sent
+by the thread that prepares batches ahead of the training. This thread uses a separate connection, because only the
+training itself may use the strategy's collective operations.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from container.contract.errors import DistributedError
 
 #: A rank's message: iteration, batch (-1: the rank leaves the iteration), records, whether its batch is full.
 _SAYS = struct.Struct("!qqqq")
-#: The answer: records of all ranks (-1: a rank has left), number of ranks with a full batch.
+#: Rank 0's response: records of all ranks (-1: a rank has left), number of ranks with a full batch.
 _HEARS = struct.Struct("!qq")
 _HELLO = struct.Struct("!16sq")
 _TIMEOUT = 60.0
-#: Ranks whose records differ by more than this factor are worth a warning.
+#: If the ranks' numbers of records differ by more than this factor, a warning is printed.
 _UNEVEN = 1.5
 
 LEFT = -1
@@ -84,7 +84,8 @@ class Agreement:
 
 
 def agree(collectives: Any, host: str) -> Agreement:
-    """Connect this rank to rank 0. All ranks must call this function.
+    """Connect this rank to rank 0, so that the ranks can exchange their numbers of records. All ranks must call this
+    function.
 
     Args:
         collectives: The collective operations of the ranks.
@@ -187,7 +188,7 @@ class _Server:
             said[rank] = (records, full)
             if len(said) == self._size:
                 self._note(iteration, said)
-                # every rank has read that answer: they now send the next batch
+                # every rank has received the response for the previous batch, and has sent its numbers for this one
                 self._said.pop((iteration, number - 1), None)
                 self._state.notify_all()
             while len(said) < self._size and iteration > self._over:
@@ -197,8 +198,8 @@ class _Server:
             return sum(of[0] for of in said.values()), sum(of[1] for of in said.values())
 
     def _note(self, iteration: int, said: dict[int, tuple[int, int]]) -> None:
-        """Add up the numbers of records of an iteration. At the end of the first iteration, print a warning if the
-        ranks' numbers are uneven.
+        """Add up the numbers of records of an iteration. At the end of an iteration, print a warning if the ranks'
+        numbers are uneven. The warning is printed only once.
         """
         sums = self._sums.setdefault(iteration, [0] * self._size)
         for rank, (records, _) in said.items():

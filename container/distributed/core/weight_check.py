@@ -1,5 +1,5 @@
-"""Detect a training that does not exchange gradients, without an error: compare the ranks' weights after the first
-steps.
+"""Compare the ranks' weights after some of the first steps, to detect ranks that train separately without any error
+message.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from container.distributed.core.collectives import Collectives
 #: Numbers of steps after which the weights are compared.
 STEPS = (1, 2, 8, 32, 128)
 
-#: If weights differ by less than this share of their total change, the cause is rounding, as between different
-#: processors. The weights of ranks that train separately differ by as much as they have changed.
+#: If the weights of two ranks differ by less than this share of their total change, the cause is rounding: different
+#: processors round differently. The weights of ranks that train separately differ by as much as they have changed.
 _ROUNDING = 1e-2
-#: To distinguish these cases, only about this many numbers of a larger weight are compared. The digest covers all
-#: numbers.
+#: To distinguish rounding from separate training, only about this many elements of a larger weight are compared. The
+#: digest covers all elements.
 _SAMPLE = 1 << 16
 
 
@@ -86,7 +86,9 @@ def digest(weights: Sequence[Any]) -> int:
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return one number for each weight. The number changes if the weight changes. Shape: (weights,)."""
+    """Return one number for each weight: the sum of the weight's elements, each with a fixed random sign. If two ranks'
+    weights differ, these numbers differ. Shape: (weights,).
+    """
     return np.array([_projection(_value(weight)) for weight in weights], np.float64)
 
 

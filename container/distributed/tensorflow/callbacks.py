@@ -1,7 +1,7 @@
 """Implement the callbacks of ``cluster.callbacks()``.
 
-The callbacks derive from :class:`container.distributed.tensorflow.hooks.KerasCallback`. Both tf_keras and Keras 3 can
-call this class.
+The callbacks derive from :class:`container.distributed.tensorflow.hooks.KerasCallback`, so that both tf_keras and Keras
+3 can call them.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Evaluate = Callable[[Any], Mapping[str, float]]
 #: How often the chief of parameter servers checks for the first step, in seconds.
 _POLL = 0.02
-#: Share of steps above which unsuccessful fp16 compression causes a warning.
+#: If fp16 compression was impossible in more than this share of the steps, a warning is printed.
 _USELESS = 0.5
 
 
@@ -41,8 +41,8 @@ class Synchronize(KerasCallback):
     """A callback that sends rank 0's weights to all ranks of a synchronous strategy, and checks that the weights remain
     equal.
 
-    At the end of each epoch, weights that are not trained are replaced by their means over the ranks. Such weights are,
-    for example, moving averages of batch normalization. The values that Keras logs are also replaced by their means.
+    At the end of each epoch, weights that are not trained, such as the moving averages of batch normalization, are
+    replaced with their means over the ranks. The values that Keras logs are also replaced with their means.
 
     Args:
         cluster: The cluster.
@@ -78,7 +78,8 @@ class Synchronize(KerasCallback):
             and self._cluster.strategy == CollectiveAllReduce.name
             and model.steps_per_execution > 1
         ):
-            # Each call of a function sets the keys of its collective operations, but Keras 3 calls it within a loop.
+            # Each call of a tf.function gives its collective operations new keys, but Keras 3 calls the step's function
+            # within a loop of the graph, where the keys would stay the same.
             raise RefusedError(
                 f"steps_per_execution={model.steps_per_execution} is not supported here: Keras 3 runs the steps in a "
                 "loop, and TensorFlow's collective operations cannot run in this loop. Compile with "
@@ -135,7 +136,7 @@ class Synchronize(KerasCallback):
             )
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Record the initial weights in the first batch, when other callbacks have already restored a checkpoint."""
+        """Record the initial weights at the first batch. By then, other callbacks have restored a checkpoint."""
         if self._broadcast and not self._noted:
             self._guard.start(self.model.trainable_variables)
             self._noted = True
@@ -155,7 +156,9 @@ class Synchronize(KerasCallback):
             self._compare(self._steps)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Replace the values that each rank has computed separately by their means over the ranks."""
+        """Compare the ranks' weights. Replace each value that the ranks have computed separately with its mean over the
+        ranks.
+        """
         self._epochs += 1
         self._compare(self._steps)
         self._average_untrained()
@@ -184,7 +187,7 @@ class Synchronize(KerasCallback):
 
 
 def average_logs(cluster: Cluster, logs: Logs) -> None:
-    """Replace the values in ``logs`` by their means over the ranks.
+    """Replace each value in ``logs`` with its mean over the ranks.
 
     Raises:
         DistributedError: the ranks log different metrics.
@@ -227,7 +230,7 @@ class WarmUp(KerasCallback):
         self._done = self._begun = False
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Determine the learning rate at the end of the warm-up."""
+        """Determine the learning rate that the warm-up must reach."""
         optimizer = self.model.optimizer
         reduction = optimizers.reduction_of(optimizer)
         target = reduction.learning_rate if reduction is not None else keras_compat.learning_rate(optimizer)
@@ -303,7 +306,7 @@ class Validate(KerasCallback):
 
 
 class SignsOfLife(KerasCallback):
-    """A callback that reports the progress of an evaluation. Otherwise the job would regard a long evaluation as a
+    """A callback that reports the progress of an evaluation, so that the job does not regard a long evaluation as a
     hang.
     """
 
@@ -325,7 +328,7 @@ class CountSteps(KerasCallback):
     """A callback that corrects the optimizer's counter of steps if the length of an epoch is not known in advance.
 
     Keras detects the end of such an epoch by an additional step without any records. This step trains nothing. But
-    TensorFlow still increases the optimizer's counter, because the counter does not depend on records. Without a
+    TensorFlow still increases the optimizer's counter, because the increase does not depend on the records. Without a
     correction, learning-rate schedules and Adam's bias correction would use the wrong number of steps.
 
     Args:
@@ -399,9 +402,7 @@ class ProgressCallback(KerasCallback):
         self._faults = cluster.faults
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Start a thread that watches the number of steps on the parameter servers. Only the chief starts this
-        thread.
-        """
+        """On the chief of parameter servers, start a thread that watches the number of finished steps."""
         if self._cluster.coordinates:
             self._watch = threading.Event()
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
@@ -426,7 +427,8 @@ class ProgressCallback(KerasCallback):
     def _why_none(self) -> str:
         if not self._trained:
             return "there are fewer records than one global batch. Use a smaller global_batch_size, or more records."
-        # Only with steps_per_epoch does Keras start an epoch with the records that the previous epoch has left.
+        # With steps_per_epoch, Keras starts an epoch with the records that the previous epoch has not used. Without
+        # steps_per_epoch, each epoch starts with all records.
         return (
             "no records were left, because with steps_per_epoch an epoch continues where the previous epoch ended. "
             "Leave steps_per_epoch out, so that each epoch has all records, or use cluster.dataset(…, repeat=True)."

@@ -1,4 +1,4 @@
-"""Define the cluster for training scripts: the same API for every strategy."""
+"""Define the cluster for TensorFlow scripts, with the same API for every strategy."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
 
-#: The name that TensorFlow Serving expects for the first version of a model.
+#: Name of the folder in which TensorFlow Serving expects the first version of a model.
 _VERSION = "1"
 
 EVALUATION_BATCH = 256
@@ -73,7 +73,8 @@ class Cluster(Ranks[TensorCollectives]):
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
         """Change an optimizer so that the optimizer's ``apply_gradients()`` reduces the gradients over the ranks.
 
-        With one process or with parameter servers, the optimizer is not changed.
+        With one process, there is nothing to reduce. With parameter servers or ``mirrored``, the optimizer is returned
+        unchanged.
 
         Args:
             optimizer: An optimizer of tf_keras or Keras 3. This object is changed and returned.
@@ -101,14 +102,14 @@ class Cluster(Ranks[TensorCollectives]):
             raise RefusedError(f"{asked} is not available {where}")
 
     def scale(self, learning_rate: float, *, op: str = "average") -> float:
-        """Return the learning rate for all ranks. If all ranks do each step together, ``learning_rate`` is multiplied
-        by the number of ranks.
+        """Return the learning rate for a training with all ranks. If all ranks do each step together, ``learning_rate``
+        is multiplied by the number of the model's copies (:attr:`replicas`).
 
         Args:
             learning_rate: The learning rate for one process.
-            op: The reduction, as for :meth:`optimizer`. The learning rate is scaled only for ``"average"``.
-                ``"adasum"`` needs no scaled rate, because Adasum adapts to the number of ranks. ``"sum"`` needs no
-                scaled rate, because a sum grows with the number of ranks.
+            op: The reduction, as in :meth:`optimizer`. The learning rate is scaled only for ``"average"``. ``"adasum"``
+                needs no scaled rate, because Adasum adapts to the number of ranks. ``"sum"`` needs no scaled rate,
+                because a sum grows with the number of ranks.
 
         Raises:
             TypeError: ``learning_rate`` is not a number. To scale a schedule, scale the numbers in the schedule.
@@ -137,19 +138,19 @@ class Cluster(Ranks[TensorCollectives]):
         holds: str | None = None,
         resumable: bool | None = None,
     ) -> Any:
-        """Return the records of the training data that this process trains on, in batches, for ``fit``.
+        """Return this process's batches of the training data, for ``fit``.
 
         Every rank gets the same number of batches, and each record belongs to one rank. If the ranks' numbers of
-        records differ, elements become ``(x, y, sample_weight)``. A rank that lacks a record gets a copy of a record
-        with weight zero. The weights of the other records are chosen so that the mean over all ranks equals the mean of
-        the real records. A metric uses these weights only if the metric is passed to ``compile`` in
-        ``weighted_metrics``.
+        records differ, elements become ``(x, y, sample_weight)``. A rank that has no record left for a batch gets a
+        copy of another record, with weight zero. The weights of all other records are chosen so that the mean over all
+        ranks equals the mean of the real records. A metric uses these weights only if the metric is passed to
+        ``compile`` in ``weighted_metrics``.
 
         Args:
             make_dataset: Returns a ``tf.data.Dataset`` of single records. The dataset must not be batched or repeated.
                 If the dataset contains all records, every rank must get the same records in the same order.
             global_batch_size: Number of records in one step of all ranks together. With parameter servers, workers do
-                separate steps, and this is the number of records in one worker's step.
+                separate steps. The number is then the number of records in one worker's step.
             parse: A function that is applied to each record, or None. The function is applied after the records are
                 distributed, so that each rank parses only its own records.
             shuffle: Number of records in the shuffle buffer. None for no shuffling.
@@ -209,7 +210,7 @@ class Cluster(Ranks[TensorCollectives]):
         if not why:
             order = options.seed
             if order is None:
-                # Only rank 0 saves, so all ranks must use its order.
+                # Only rank 0 saves its seed in checkpoints, so all ranks must use rank 0's seed.
                 drawn = DataProgress.any_seed()
                 order = self.broadcast_object(drawn) if options.shuffle else drawn
             progress = DataProgress(
@@ -241,7 +242,8 @@ class Cluster(Ranks[TensorCollectives]):
         progress.batches = data.batches_of_epoch(
             count, found, size=self.size, batch_size=batch_size, remainder=options.remainder
         )
-        # Dividing a batch among devices creates further datasets from this one, so this one must not be changed.
+        # To divide a batch among devices, TensorFlow creates further datasets from this dataset. Therefore the class of
+        # this dataset must not be changed, as sized() would do.
         return data.sized(found, progress.batches) if self.replicas == self.size else found
 
     def _agree(self) -> step_alignment.Agreement:
@@ -292,14 +294,14 @@ class Cluster(Ranks[TensorCollectives]):
         verbose: Any = None,
         **options: Any,
     ) -> list[dict[str, float]]:
-        """Run ``model.fit`` with the results of :meth:`dataset` and :meth:`callbacks`. In an elastic job, also handle
-        changes of the ranks.
+        """Run ``model.fit`` with the results of :meth:`dataset` and :meth:`callbacks`. In an elastic job, also continue
+        when ranks join or leave.
 
-        In an elastic job, the training continues when ranks join or leave. The training normally continues from the
-        current step. If a rank has failed, the training continues from the last commit. The remaining records of the
-        epoch are redistributed, so that each record is used once in the epoch. Steps that a failure has undone do not
-        count as a use of their records. The order of the records depends only on the seed and the epoch. Under other
-        strategies, ``on_resize``, ``commit_every`` and ``on_reset`` have no effect.
+        When ranks join or leave, the training normally continues from the current step. If a rank has failed, the
+        training continues from the last commit, which is a copy of the training's state in memory. The remaining
+        records of the epoch are redistributed, so that each record is used once in the epoch. Only the records of steps
+        that a failure has undone are used again. The order of the records depends only on the seed and the epoch. If
+        the job is not elastic, ``on_resize``, ``commit_every`` and ``on_reset`` have no effect.
 
         Args:
             model: A built and compiled model, with an optimizer of :meth:`optimizer`.
@@ -316,8 +318,8 @@ class Cluster(Ranks[TensorCollectives]):
             on_resize: The reaction to a change of the number of ranks. With ``"scale_rate"``, each rank keeps its batch
                 size, and the learning rate is scaled with the number of ranks. With ``"keep_global_batch"``, the global
                 batch size and the learning rate remain the same. If the global batch cannot be divided evenly, each
-                rank's part is weighted by its number of records. If elements cannot have weights (see :meth:`dataset`),
-                the largest smaller batch that can be divided evenly is used instead.
+                rank's part is weighted by the part's number of records. If elements cannot have weights (see
+                :meth:`dataset`), the global batch is reduced to the next size that can be divided evenly.
             commit_every: Number of steps between two commits of the training's state to memory. If None, the number is
                 derived from the cost of a commit and from past failures.
             on_reset: A function that is called on every rank after each new rendezvous of the ranks, or None.
@@ -329,8 +331,8 @@ class Cluster(Ranks[TensorCollectives]):
             options: Other options of :meth:`dataset`.
 
         Returns:
-            The values that Keras logged for each epoch. In an elastic job, only the epochs, or parts of epochs, that
-            this rank has finished.
+            The values that Keras logged for each epoch. In an elastic job, the list contains only the epochs, or parts
+            of epochs, that this rank has finished.
         """
         dataset = self.dataset(
             make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
@@ -407,8 +409,9 @@ class Cluster(Ranks[TensorCollectives]):
 
         Args:
             model: The model.
-            make_dataset: Returns the dataset, as for :meth:`dataset`. The dataset must have the same number of records
-                each time. Channels in Pipe mode may have different numbers, because such a channel is read only once.
+            make_dataset: Returns the dataset, as for :meth:`dataset`. Each call must return a dataset with the same
+                number of records. Only channels in Pipe mode may have a different number in each call, because their
+                records are not counted in advance.
             batch_size: Number of records in a rank's batch.
             parse: A function that is applied to each record, or None.
 
@@ -521,7 +524,7 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _write_saved_model(model: Any, directory: Path) -> Path:
-    """Write the model to a temporary folder, then rename the folder. Programs that serve the model never read
+    """Write the model to a temporary folder, then rename the folder, so that programs that serve the model never read
     incomplete files.
     """
     staged = directory / f".staged-{_VERSION}-{os.getpid()}"

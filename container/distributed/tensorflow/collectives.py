@@ -1,6 +1,7 @@
-"""Define the collective operations of TensorFlow's synchronous strategies, which also reduce gradients.
+"""Define the collective operations for TensorFlow scripts. The operations can also reduce gradients.
 
-Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation. All ranks must call the same methods in the same order, with values of the same
+shapes.
 """
 
 from __future__ import annotations
@@ -78,8 +79,8 @@ class _OfArrays:
         """
         content = np.frombuffer(pickle.dumps(value) if self.rank == 0 else b"", np.uint8)
         [length] = self.broadcast_arrays([np.array([content.size], np.int64)])
-        # As int32, which both kinds of cluster can send; of few different lengths, because each length may need its own
-        # graph.
+        # Sent as int32, which both Horovod and TensorFlow can send. The length is rounded up to a power of 2, because
+        # TensorFlow needs a separate graph for each length.
         padded = np.zeros(max(1024, 1 << (int(length[0]) - 1).bit_length()), np.uint8)
         padded[: content.size] = content
         [received] = self.broadcast_arrays([padded.view(np.int32)])
@@ -101,8 +102,8 @@ class HorovodTensors(_OfArrays):
         host_updates: Whether rank 0 announces changes of the hosts to all ranks, as in an elastic job.
 
     Attributes:
-        host_updates: The flag for changes of the hosts that is reduced together with the gradients. None if
-            ``host_updates`` is False.
+        host_updates: The flag that tells all ranks of changes of the hosts. The flag is reduced together with the
+            gradients. None if ``host_updates`` is False.
     """
 
     def __init__(self, hvd: Any, *, host_updates: bool = False) -> None:
@@ -165,8 +166,8 @@ class HorovodTensors(_OfArrays):
 
         Args:
             numbers: The numbers. All ranks must pass lists of the same length.
-            name: The name of the operation. Only one operation of this name may be in progress. Horovod repeats an
-                operation of the same name faster.
+            name: The name of the operation. Only one operation of this name may be in progress. If an operation is
+                repeated under the same name, Horovod executes it faster.
         """
         found = self._hvd.broadcast(_tensor(np.array(numbers, np.int64)), 0, name=f"fleetfit.{name}")
         return [int(number) for number in np.asarray(found)]
@@ -174,7 +175,7 @@ class HorovodTensors(_OfArrays):
     def restart(self) -> None:
         """Restart the numbering of collective operations after a new rendezvous.
 
-        Ranks that join begin with the first number. Therefore all ranks must begin with this number again.
+        A rank that joins numbers its operations from 1. Therefore all ranks must start again with this number.
         """
         self._acts = 0
 
@@ -263,7 +264,7 @@ class TensorFlowCollectives(_OfArrays):
         listed = tensors if isinstance(tensors, list) else [tensors]
         key = (act, *((tensor.dtype, tuple(tensor.shape)) for tensor in listed))
         if key not in self._functions:
-            # A separate callable for each: TensorFlow warns of code that is traced repeatedly.
+            # Each graph gets a separate callable, because TensorFlow warns if the same callable is traced repeatedly.
             self._functions[key] = self._tf.function(partial(act))
         return self._functions[key](tensors)
 

@@ -1,7 +1,8 @@
-"""Decide when an elastic training commits its state to memory, and when its ranks check for changes of the hosts.
+"""Decide when an elastic training commits its state, and when its ranks check for changes of the hosts.
 
-All ranks must make the same decisions. Therefore the decisions depend only on values that are equal on all ranks: the
-number of steps since the rendezvous, and intervals that rank 0 has chosen for all ranks.
+A commit is a copy of the training's state in memory, from which the training continues after a failure. All ranks must
+make the same decisions. Therefore the decisions depend only on values that are equal on all ranks: the number of steps
+since the rendezvous, and intervals that rank 0 has chosen for all ranks.
 """
 
 from __future__ import annotations
@@ -23,18 +24,19 @@ if TYPE_CHECKING:
 
 #: How often ranks check whether hosts are about to join or leave, in seconds.
 CHECK_EVERY_S = 0.1
-#: Share of the time that commits take before the first failure, unless Young's interval is shorter.
+#: Before the first failure, commits may take this share of the training time, even if they are then more frequent than
+#: with Young's interval.
 COMMIT_SHARE = 0.001
 #: The assumed mean time between failures before the first failure, in seconds.
 ASSUMED_MTBF_S = 3600.0
 #: Number of steps after which the intervals are chosen for the first time.
 _FIRST_STEPS = 4
-#: If a step takes longer than this, in seconds, ranks check for host updates with a message of its own, not with the
+#: If a step takes longer than this, in seconds, ranks check for host updates with a separate message, and not with the
 #: next step's gradients.
 _LONG_STEP_S = 1.0
-#: Number of step times for the median.
+#: Number of recent step times from which the median is computed.
 _TIMED_STEPS = 50
-#: Maximum number of steps until the intervals are chosen again, which needs a message to all ranks.
+#: Maximum number of steps until rank 0 chooses the intervals again. Each choice is sent to all ranks in a message.
 _MOST_STEPS = 1000
 
 
@@ -56,7 +58,8 @@ def commit_interval(*, cost_s: float, step_s: float, elapsed_s: float, failures:
     mean = elapsed_s / failures if failures else ASSUMED_MTBF_S
     seconds = math.sqrt(2.0 * cost_s * max(mean, step_s))
     if not failures:
-        # Recomputing a second costs a second: if commits are nearly free, a longer interval has no advantage.
+        # After a failure, all steps since the last commit are repeated. If commits are nearly free, a longer interval
+        # has therefore no advantage.
         seconds = min(seconds, max(cost_s / COMMIT_SHARE, CHECK_EVERY_S))
     return max(1, math.ceil(seconds / step_s))
 
@@ -81,11 +84,11 @@ class Commits(KerasCallback):
         self._every = every
         self._save = save
         self._dealing = Dealing(records=0, position=0, size=1, per_step=1)
-        self._dealt = 0  # number of its steps
-        # Numbers of steps in this distribution: finished, already passed to the state, at the last check, at the last
+        self._dealt = 0  # number of steps in this distribution
+        # Numbers of steps in this distribution: finished, already added to the state, at the last check, at the last
         # commit, and at which the next action is due.
         self._steps = self._settled = self._looked = self._committed = self._due = 0
-        # All ranks must do the same at the same step: these values are the same on all ranks.
+        # The next two values are equal on all ranks, so that all ranks choose the intervals at the same step.
         self._first_step = state.step
         self._choose_at = state.step + _FIRST_STEPS
         self._last_act = time.monotonic()
@@ -97,7 +100,7 @@ class Commits(KerasCallback):
         self.stop = False
 
     def deal(self, dealing: Dealing) -> None:
-        """Prepare for the remaining records of an epoch."""
+        """Start to count the steps in which the remaining records of an epoch are used."""
         self._dealing, self._dealt = dealing, dealing.steps
         self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
@@ -122,8 +125,10 @@ class Commits(KerasCallback):
         Raises:
             HostsUpdatedInterrupt: hosts have joined, or will leave soon.
         """
-        # Keep this short: between steps, which fill the processor's caches, Python is ten times as slow as in a loop.
-        # Keras 3 counts all the steps of the epoch's last execution, even if it had fewer.
+        # Keep this method short: the steps fill the processor's caches, so that Python code between steps runs ten
+        # times slower than in a loop.
+        #
+        # Keras 3 counts the epoch's last execution as a full one, even if it had fewer steps.
         self._steps = min(batch + 1, self._dealt)
         if self._steps >= self._due or notice.came:
             self._act()
@@ -154,9 +159,9 @@ class Commits(KerasCallback):
             events.emit("preempted", epoch=state.epoch, step=state.step, position=state.position)
             telling_end("the training is saved")
         if self._steps >= self._dealt:
-            # The epoch's end comes first, with its callbacks and its validation; a commit and a check follow. A rank
-            # that is rolled back from there must have a step of this epoch left to train, or the epoch's end would
-            # never come.
+            # After the last step, do not commit or check here: Keras must first call the epoch's callbacks and the
+            # validation. If the state was committed here, and the ranks were then rolled back to this commit, no step
+            # of the epoch would be left, and Keras would never end the epoch.
             return
         commits = self._steps - self._committed >= (self._every or state.commit_every)
         if commits:
@@ -180,7 +185,7 @@ class Commits(KerasCallback):
         self._state.save()
         now = time.monotonic()
         if self._cost_s is None and self._every is None:
-            # on all ranks: the first commit after the rendezvous was the first for each of them
+            # all ranks get here at the same step, because the first commit after the rendezvous is each rank's first
             self._choose_at = self._state.step
         self._cost_s = now - began
         self._last_act += self._cost_s
@@ -197,15 +202,15 @@ class Commits(KerasCallback):
             )
 
     def _choose(self) -> None:
-        """Choose the intervals on rank 0 for all ranks. The time between two choices becomes longer during the
+        """Choose the intervals on rank 0 for all ranks. The number of steps between two choices grows during the
         training.
         """
         state = self._state
         step_s = float(np.median(self._steps_s))
         state.check_every, state.commit_every = self._cluster.broadcast_numbers(
             [
-                # With the gradients, a host update arrives one step later than in a message of its own: long steps are
-                # worth one.
+                # A host update that is sent with the gradients arrives one step later than in a separate message. For
+                # long steps, a separate message is worth its cost (0).
                 max(1, round(CHECK_EVERY_S / max(step_s, 1e-6))) if step_s < _LONG_STEP_S else 0,
                 commit_interval(
                     cost_s=self._cost_s or 1e-4,

@@ -1,9 +1,9 @@
 """Send gradients between the ranks as 16-bit floats, scaled into the range of these floats.
 
-A 16-bit float represents magnitudes from 6e-8 to 65504. Each gradient is multiplied by a power of two. The power is
-chosen such that the sum over the ranks is below the maximum, and is the same on every rank. If the smallest values
-would then be rounded to zero, or if a value is infinite or NaN, all gradients of the step are sent uncompressed.
-Therefore no value becomes zero or infinite because of the compression.
+A 16-bit float represents magnitudes from 6e-8 to 65504. Each gradient is multiplied by a power of two. The power is the
+same on every rank, and is chosen such that the sum over the ranks is below the maximum. If the smallest of the
+multiplied values would be rounded to zero, or if a value is infinite or NaN, all gradients of the step are sent
+uncompressed. Therefore no value becomes zero or infinite because of the compression.
 """
 
 from __future__ import annotations

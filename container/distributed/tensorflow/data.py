@@ -1,9 +1,9 @@
 """Divide the records of a training among the ranks.
 
 If the ranks do each step together, all ranks need the same number of batches, and all records must have the same
-influence. Therefore the records of the last batches get weights. A rank that has no record left while other ranks have
-one gets a copy of a record with weight zero. The weights of the other records are chosen so that the mean over all
-ranks equals the mean of the real records.
+influence. Therefore the records of the last batches get weights. A rank that has no record left, while other ranks have
+one, gets a copy of another record, with weight zero. The weights of all other records are chosen so that the mean over
+all ranks equals the mean of the real records.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 #: A function that returns a ``tf.data.Dataset`` of single records.
 MakeDataset = Callable[[], Any]
-#: A function that gets a record, its components as separate arguments, and returns the element to train on.
+#: A function that gets the components of a record as separate arguments, and returns the element to train on.
 Parse = Callable[..., Any]
 
 #: Ways to divide records among the ranks.
@@ -78,8 +78,8 @@ def vectorized(function: Parse) -> Vectorized:
     …)``.
 
     Parsing small records with ``tf.io.parse_example`` is several times as fast as with ``tf.io.parse_single_example``.
-    TensorFlow may trace the function more than once. An object that the function creates must not be used in another
-    trace.
+    TensorFlow may trace the function more than once. An object that the function creates in one trace must not be used
+    in a different trace.
 
     Args:
         function: The function, which gets a tensor of ``n`` records (for example a string tensor of shape ``[n]``), and
@@ -158,9 +158,10 @@ class BatchOptions:
         return records
 
     def prepare_pairs(self, pairs: Any, progress: DataProgress | None) -> Any:
-        """Shuffle, repeat and parse pairs, and return the resulting dataset.
+        """Shuffle, repeat and parse pairs of a record and fleetfit's own values, and return the resulting dataset.
 
-        Only the first part of a pair, the user's record, is parsed. The second part contains fleetfit's own values.
+        Only the record is parsed. fleetfit's own values, from which the record's weight is computed, are passed
+        through.
         """
         users = self.parse
         if users is None:
@@ -203,11 +204,11 @@ def training_shard(
         progress: The position of the training in its data, if the training can continue within an epoch. Otherwise
             None.
         even: Whether one process divides its batches among devices. The devices need equal parts. Therefore, if true,
-            an incomplete last batch is filled with copies of records with weight zero.
+            an incomplete last batch is filled with copies of a record, which get weight zero.
         left_over: Number of additional records in each step, besides the ``batch_size`` records of every rank. The
-            first ranks get one of these records each. The other ranks get a copy of a record with weight zero. The
-            option may be set only if every rank has all records, ``options.shuffle`` is not set, and the records can
-            have weights.
+            first ranks get one of these records each. The other ranks get a copy of another record, with weight zero.
+            The option may be set only if every rank has all records, ``options.shuffle`` is not set, and the records
+            can have weights.
 
     Raises:
         ValueError: the options exclude each other, or the records cannot have weights.
@@ -272,7 +273,7 @@ def _dealt(
         return _batched(pairs, batch).map(lambda element, of_all: padding.weigh_dealt(element, of_all, size))
 
     remainder = options.remainder
-    # How many records the last turn may lack; None if such a turn is dropped.
+    # The maximum number of incomplete groups at the end (0 or 1). None if an incomplete group is dropped.
     spare = None if options.repeat or remainder == "drop" else padding.can_be_spare(records, size)
     if left_over and spare is not None:
         dealt = padding.deal_steps(records, rank, size, batch_size * size + left_over)
@@ -318,8 +319,8 @@ def _check_buffer(options: BatchOptions) -> None:
 
 
 def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: int, batch_size: int) -> Any:
-    """Return the batches of a worker in a cluster with parameter servers. The worker gets every ``workers``-th record,
-    and the records are repeated without end.
+    """Return the batches of a worker in a cluster with parameter servers. The records are repeated without end. If all
+    workers have the same records, and the option ``partition`` is "shard", the worker gets every ``workers``-th record.
 
     Args:
         records: The records.
@@ -353,7 +354,7 @@ def batches_of_epoch(records: int, batches: Any, *, size: int, batch_size: int, 
         batches: A rank's batches, from :func:`training_shard`.
         size: Number of ranks.
         batch_size: Number of records in a rank's batch.
-        remainder: The treatment of the last records, as in :class:`Options`.
+        remainder: The treatment of the last records, as in :class:`BatchOptions`.
     """
     if remainder == "drop" or (remainder is None and not padding.weighable(batches.element_spec)):
         return records // size // batch_size
@@ -392,7 +393,8 @@ def _count_of(records: Any) -> int | None:
 def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
     """Return the batches for the steps.
 
-    If many records were parsed at once, divide the parsed records into batches. This division takes almost no time.
+    If a function of :func:`vectorized` has parsed the records in large batches, these batches are divided into batches
+    of the requested size. This takes almost no time.
 
     Args:
         records: The prepared records.
@@ -437,10 +439,10 @@ def _finished(batches: Any, tuned: bool) -> Any:
 
 
 def sized(epochs: Any, batches: int) -> Any:
-    """Return a dataset with the batches of an epoch. The number of batches is known to Keras.
+    """Return a dataset of an epoch's batches that tells Keras the number of batches.
 
-    An epoch that is continued after a restart has fewer batches, which TensorFlow would treat as an error. Therefore
-    iterating over the returned dataset iterates over the original dataset.
+    An epoch that is continued after a restart has fewer batches than this number, which TensorFlow would treat as an
+    error. Therefore an iteration over the returned dataset reads the original dataset, which states no number.
     """
     import tensorflow as tf
 
@@ -461,7 +463,7 @@ def _with_options(dataset: Any, tuned: bool) -> Any:
     options = tf.data.Options()
     options.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     # The autotuner's thread sleeps for longer and longer, and the end of an iterator often waits for that thread: in
-    # TensorFlow 2.21, an epoch of 2 s took 0.5 s longer in three of four cases. Without autotuning, the number of
-    # elements in parallel is the number of processors.
+    # TensorFlow 2.21, an epoch of 2 s took 0.5 s longer in three of four cases. Without autotuning, as many elements
+    # are processed in parallel as there are processors.
     options.autotune.enabled = tuned
     return dataset.with_options(options)

@@ -2,9 +2,9 @@
 
 All ranks read the records in the same order, which depends only on the seed and the epoch. The records are assigned to
 the ranks in turn (:mod:`container.distributed.core.epoch_sharding`). Therefore one number describes which records have
-been consumed. A commit stores this number together with the weights. After a change of the ranks, all ranks continue
-with the committed number and weights, and the remaining records of the epoch are redistributed. For a channel in Pipe
-mode, the epoch's stream is read again from its beginning.
+been consumed. A commit, which is a copy of the training's state in memory, contains this number and the weights. After
+a change of the ranks, all ranks continue with the committed number and weights, and the remaining records of the epoch
+are redistributed. For a channel in Pipe mode, the epoch's stream is read again from its beginning.
 
 The implementation uses Horovod's ``horovod.common.elastic`` (version 0.28).
 """
@@ -37,7 +37,7 @@ from container.distributed.tensorflow.host_updates import HostUpdates
 
 #: What to adapt when the number of ranks changes: the learning rate or the batches.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
-#: Key, in a checkpoint within an epoch, of the number of records that have been consumed.
+#: If a checkpoint was saved within an epoch, its position has this key for the number of consumed records.
 _POSITION = "elastic_records"
 
 
@@ -49,7 +49,8 @@ def order_seed(seed: int | None, epoch: int) -> int:
 class TrainingState:
     """The state that a commit stores: the variables of the model and its optimizer, and the position of the training.
 
-    The class has the methods of Horovod's ``State``. :func:`horovod_state` returns an object of both classes.
+    The class has the methods of Horovod's ``State``. :func:`horovod_state` returns an object that is an instance of
+    both classes.
 
     Args:
         cluster: The cluster.
@@ -195,7 +196,9 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 host_updates.send()
 
         def _read_messages(self) -> bool:
-            """Return whether hosts have joined, or will leave soon, and the ranks have not been informed yet."""
+            """Read the messages about changes of the hosts. Return whether there is a change of which the ranks have
+            not been informed yet.
+            """
             while not self._host_messages.empty():
                 self._newest = max(self._newest, int(self._host_messages.get()[0]))
             return self._newest > self._last_updated_timestamp
@@ -206,7 +209,7 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
         def restore(self) -> None:
             if notice.came:
-                # All ranks were told to end, and rank 0 has saved and ended: no rendezvous will follow.
+                # SIGTERM was sent to all ranks. Rank 0 has saved the training and exited, so no rendezvous will follow.
                 telling_end("rank 0 has ended")
             super().restore()
 
@@ -223,12 +226,14 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
 
 @contextlib.contextmanager
 def telling_losses() -> Iterator[None]:
-    """Convert TensorFlow's error about a lost rank to the exception that ``hvd.elastic.run`` handles.
+    """Convert TensorFlow's UnknownError about a lost rank to the exception that ``hvd.elastic.run`` handles. Convert
+    any other UnknownError to a RuntimeError.
 
-    Horovod 0.28 detects a lost rank only during the training itself, and only if TensorFlow's error message contains
-    the name of one of Horovod's operations. Operations of an optimizer and other collective operations have other
-    names. After an UnknownError without such a name, ``hvd.elastic.run`` returns without an error, as if the training
-    was complete. If the error occurs while ranks receive rank 0's state, the script fails.
+    Without this conversion, Horovod 0.28 detects a lost rank only during the training itself, and only if TensorFlow's
+    error message contains the name of one of Horovod's operations. Operations of an optimizer and other collective
+    operations have other names. After an UnknownError without such a name, ``hvd.elastic.run`` would return without an
+    error, as if the training was complete. If the error occurred while ranks receive rank 0's state, the script would
+    fail.
     """
     import tensorflow as tf
     from horovod.common.exceptions import HorovodInternalError
@@ -396,7 +401,7 @@ class ElasticCluster(Cluster):
             def write(**options: Any) -> None:
                 checkpointer.count_from(state.saved)
                 checkpointer.save(model, epoch=state.epoch, step=state.step, **options)
-                state.saved += 1  # on every rank: any rank may become rank 0, on a host with other files
+                state.saved += 1  # counted on every rank: any rank may become rank 0, on a host with other checkpoints
 
             def save() -> None:
                 write(position={_POSITION: state.position}, wait=True)
@@ -449,7 +454,8 @@ class ElasticCluster(Cluster):
                     stop = commits.stop
                 else:
                     stop = _end_epoch(model, lasting, state.epoch)
-                # On a rank that joined late, a callback may have seen other values: rank 0's callbacks decide.
+                # On a rank that joined late, a callback has not received the values of earlier epochs. Therefore rank
+                # 0's callbacks decide.
                 state.stop, changed = state.end_epoch(stop)
                 state.epoch += 1
                 state.position = 0
@@ -495,8 +501,8 @@ class ElasticCluster(Cluster):
         """Restore a checkpoint from the disk. All ranks call this method together, and only once in a job.
 
         Raises:
-            DistributedError: all ranks with the training's state were lost before rank 0 could copy the state, and
-                there is no checkpoint.
+            DistributedError: all ranks that had the training's state were lost before a new rank had received the
+                state, and there is no checkpoint.
         """
         state.restored = True
         lost = self.broadcast_object(self._late)
@@ -510,8 +516,8 @@ class ElasticCluster(Cluster):
         if found is not None:
             state.saved = max(state.saved, found.serial)
             state.epoch, state.step = found.progress.epoch, found.progress.step
-            # A save after a notice has a position within the epoch; after a training that was not elastic, the epoch
-            # starts over.
+            # A checkpoint that was saved after SIGTERM has a position within the epoch. If the checkpoint is of a
+            # training that was not elastic, the epoch starts over.
             position = found.progress.position
             state.position = int(position.get(_POSITION, 0)) if isinstance(position, dict) else 0
             if not found.rate_kept:  # the script's rate is for the planned number of ranks

@@ -16,7 +16,8 @@ import numpy as np
 from container.contract.errors import DistributedError
 from container.distributed.tensorflow.collectives import TensorCollectives
 
-#: Maximum size, in bytes, of the names of a model's metrics. A rank without records does not know the names.
+#: Maximum size, in bytes, of the names of a model's metrics. The ranks exchange the names in arrays of this size,
+#: because a rank without records does not know them.
 _NAMES_BYTES = 1 << 14
 
 

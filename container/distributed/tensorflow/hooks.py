@@ -17,11 +17,12 @@ class KerasCallback:
     nothing.
     """
 
-    #: For tf_keras: whether the hooks ``on_*_batch_*`` do anything; parameter servers refuse callbacks with such hooks.
+    #: For tf_keras: whether the hooks ``on_*_batch_*`` do anything. With parameter servers, tf_keras refuses callbacks
+    #: with such hooks.
     batch_hooks = True
     _supports_tf_logs = True
     _chief_worker_only = False
-    #: For Keras 3: only if this is False are the batch hooks called in order and without delay.
+    #: For Keras 3: False, so that Keras calls the batch hooks in order and without delay.
     async_safe = False
 
     model: Any = None

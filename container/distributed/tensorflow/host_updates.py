@@ -1,6 +1,6 @@
 """Inform all ranks about changes of the hosts that rank 0 has learned of. A flag is sent together with the gradients.
 
-If the flag was sent in a separate message, each rank would have to wait for the other ranks at every check. A number
+If the flag were sent in a separate message, each rank would have to wait for the other ranks at every check. A number
 that is reduced together with a step's gradients takes almost no time, and all ranks receive the number in the same
 step.
 """

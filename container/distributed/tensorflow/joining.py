@@ -1,4 +1,4 @@
-"""Join the cluster that this process belongs to."""
+"""Join the cluster that this process belongs to, in a TensorFlow script."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _coordinate(surroundings: Surroundings, timeout: float) -> Cluster:
     }
     wait_for(others, timeout)
     with deadline(timeout, lambda: _who_is_missing(others)):
-        # Not from TF_CONFIG, because in SageMaker's cluster the chief is called master there.
+        # The cluster is not read from TF_CONFIG, because SageMaker's TF_CONFIG calls the chief "master".
         cluster = tf.train.ClusterSpec({task: list(found) for task, found in surroundings.addresses.items()})
         strategy = tf.distribute.ParameterServerStrategy(
             tf.distribute.cluster_resolver.SimpleClusterResolver(

@@ -37,7 +37,7 @@ def require_tensorflow_backend() -> None:
     """Raise an error if Keras 3 uses the backend JAX or PyTorch.
 
     Raises:
-        RefusedError: Keras uses another backend than TensorFlow.
+        RefusedError: Keras uses a backend other than TensorFlow.
     """
     keras = sys.modules.get("keras")
     backend = keras.backend.backend() if keras is not None and hasattr(keras, "backend") else "tensorflow"

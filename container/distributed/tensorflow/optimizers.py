@@ -23,7 +23,8 @@ from container.distributed.tensorflow.keras_compat import Keras
 OPERATIONS = ("average", "sum", "adasum")
 COMPRESSIONS = ("none", "fp16")
 
-#: Set on the subclass, not on the instance: Keras would track and save attributes of the instance.
+#: Name of the attribute with the :class:`Reduction`. The attribute is set on the subclass, because Keras would track
+#: and save an attribute of the instance.
 _REDUCTION = "_fleetfit_reduction"
 
 _numbers = itertools.count()
@@ -84,7 +85,8 @@ class Reduction:
         for place, gradient in zip(places, self._timed(dense), strict=True):
             results[place] = gradient
         if self._host_updates is not None and dense:
-            # The last layer's gradients are ready first: the flag is sent in one message with them, before the others.
+            # The last layer's gradients are ready first. The flag is sent in one message with these gradients, before
+            # the other gradients.
             self._host_updates.reduce_with(self._reduce_number, after=dense[-1])
         return results
 

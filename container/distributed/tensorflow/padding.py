@@ -23,8 +23,8 @@ def can_be_spare(records: Any, size: int) -> int:
 
 
 def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
-    """Return this rank's record of a group. If the group has no record for this rank, return a copy of the first
-    record.
+    """Return this rank's record of a group, which has at most one record for each rank. If the group has none for this
+    rank, return a copy of the group's first record.
 
     Args:
         group: A group of at most ``size`` records.
@@ -76,8 +76,8 @@ def fill(batch: tuple[Any, ...], size: int) -> Any:
     import tensorflow as tf
 
     rows = tf.shape(tf.nest.flatten(batch, expand_composites=True)[0])[0]
-    # The size must be unknown in advance: if Keras 3 does not know the number of batches, it requests one too many, and
-    # metrics would count that batch with a known size.
+    # TensorFlow must not know the size in advance. If Keras 3 does not know the number of batches, it requests one
+    # batch too many. If the size was known, metrics would also count that batch.
     places = tf.range(tf.maximum(rows, size))
     own = places < rows
     places = tf.where(own, places, 0)
@@ -93,8 +93,8 @@ def weighable(spec: Any) -> bool:
 def weigh_dealt(element: Any, of_all: tuple[Any, Any], size: int) -> Any:
     """Add weights to a batch, so that the mean over all ranks equals the mean of the real records.
 
-    The batches of all ranks have the same number of elements. If records are not shuffled, the batches also consist of
-    the same groups.
+    Each rank computes its weights without communication. This is possible because the batches of all ranks have the
+    same number of elements and, if records are not shuffled, consist of the same groups.
     """
     import tensorflow as tf
 
@@ -115,8 +115,8 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Return batches for ranks that have different numbers of records. Before each batch, the ranks exchange these
-    numbers.
+    """Return weighted batches for ranks that have different numbers of records. For each batch, the ranks exchange how
+    many records they have for it.
     """
     import numpy as np
     import tensorflow as tf
@@ -182,6 +182,6 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
 def unpack(group: tuple[Any, ...]) -> Any:
     """Return the element of a tuple with only one element. Return any other tuple unchanged.
 
-    Otherwise ``map()`` would convert single tensors to tuples.
+    Without this conversion, a function for ``map()`` that takes ``*element`` would turn single tensors into tuples.
     """
     return group[0] if len(group) == 1 else group

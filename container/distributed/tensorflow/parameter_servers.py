@@ -1,4 +1,4 @@
-"""Define the cluster with parameter servers, for its chief."""
+"""Define the cluster with parameter servers, as the chief uses it."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
-"""A short training on random records, with timed steps; ``fleetfit calibrate`` and benchmarks run this program.
+"""Train briefly on random records, and time the steps. ``fleetfit calibrate`` and benchmarks run this program.
 
-The models are perceptrons, which are trained one after another, because starting processes takes longer than
-timing steps. Nothing is learned. For each model, every rank reports ``gradient_bytes``, ``step_s`` (time of a step;
-with parameter servers, of a worker's step) and, if waits for gradients are timed, ``own_s`` (without these waits).
+The models are perceptrons, which are trained one after another in the same processes, because starting processes takes
+longer than timing steps. Nothing is learned. For each model, every rank reports ``gradient_bytes`` and ``step_s``, the
+time of a step. With parameter servers, ``step_s`` is the time of a worker's step. If the waits for gradients are timed,
+every rank also reports ``own_s``, the time of a step without these waits.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from container.distributed.tensorflow.hooks import KerasCallback, Logs
 _RECORDS = 512
 #: Number of untimed steps of each process; functions are traced in the first of them.
 _WARM_UP = 2
-#: Number of epochs. The median counts, so that a moment with other load on the machine does not matter.
+#: Number of timed epochs. The median is reported, so that a short load of other programs on the machine has no effect.
 _EPOCHS = 5
 
 

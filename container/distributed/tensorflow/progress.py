@@ -1,5 +1,5 @@
-"""Continue a training within an epoch. Record which records of the epoch were consumed, and reproduce the epoch's
-order.
+"""Continue a training within an epoch after a restart. To this end, record which records of the epoch were consumed,
+and reproduce the epoch's order.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
         if "Random" in kind:
             return "make_dataset draws at random"
         if "Shuffle" in kind:
-            # The n-th order of a seed belongs to the n-th iterator of a process: in another process, the first iterator
-            # differs.
+            # The n-th order of a seed belongs to the n-th iterator of a process. After a restart, the first iterator
+            # would have the first order again, and not that of the interrupted epoch.
             seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
             if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
                 return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
@@ -68,7 +68,7 @@ class TrainingData:
         self._why = "the data does not come from cluster.dataset(…)"
 
     def made(self, progress: DataProgress | None, why: str) -> None:
-        """Record that the script has created another dataset.
+        """Record that the script has created a dataset.
 
         Args:
             progress: The position of the training in the dataset. None if a training cannot continue within an epoch of
@@ -166,7 +166,7 @@ class DataProgress:
         self.batches: int | None = None
         self._epoch = 0  # number of the next epoch
         self._skip = 0
-        self._streams: dict[str, int] = {}  # channel -> its epoch at the beginning of the current epoch
+        self._streams: dict[str, int] = {}  # channel -> epoch of its stream at the beginning of the current epoch
 
     @staticmethod
     def any_seed() -> int:
@@ -181,7 +181,7 @@ class DataProgress:
             steps: The value of ``steps_per_epoch`` that Keras uses. None if ``steps_per_epoch`` is not set.
 
         Raises:
-            RefusedError: the records cannot be determined, and ``insist`` is True.
+            RefusedError: ``insist`` is True, and ``steps`` differs from the known number of batches.
         """
         if steps is None or steps == self.batches or self._channels:
             return ""
@@ -204,7 +204,8 @@ class DataProgress:
         if self._skip and self._resumed is not None:
             self._streams, self._resumed = self._resumed, None
         skip, self._skip = self._skip, 0
-        # Far apart, so that one rank's epoch does not have the same order as another rank's next epoch.
+        # The seeds of two epochs are far apart, so that one rank's epoch does not have the same order as another rank's
+        # next epoch.
         seed = (self._seed + self._rank + 1_000_003 * self._epoch) % _SEEDS
         self._epoch += 1
         return seed, skip

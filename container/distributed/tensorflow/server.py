@@ -1,5 +1,5 @@
-"""Run the processes that execute steps or store variables for a chief: parameter servers, and workers after
-``init()``.
+"""Run a TensorFlow server in each process that works for a chief: in parameter servers, which store variables, and in
+workers, which execute steps. A worker's script starts the server with ``init()``.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ _MISSES = 3
 
 
 def serve() -> int:
-    """Run ``python -m container serve``: run the server of this process's task in TF_CONFIG until the chief has
+    """Implement ``python -m container serve``: run the server of this process's task in TF_CONFIG until the chief has
     finished.
 
     Returns:
-        0 on success. 2 if TF_CONFIG assigns no such task to this process, or if the server cannot run.
+        0 on success. 2 if TF_CONFIG does not make this process a parameter server or a worker, or if the server cannot
+        run.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
     os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")  # otherwise TensorFlow prints a message about it
@@ -78,7 +79,8 @@ def serve_task(surroundings: Surroundings, *, timeout: float | None = None) -> N
 
             readers.register()
     config = tf.compat.v1.ConfigProto()
-    # Each worker's functions wait for the variables of others: with fewer threads than workers, all threads could wait.
+    # A thread is blocked while a worker's function waits for variables on other tasks. With fewer threads than workers,
+    # all threads could be blocked.
     config.inter_op_parallelism_threads = max(4, surroundings.size + 1)
     config.intra_op_parallelism_threads = max(1, cpu_count() // surroundings.machine_size)
     config.gpu_options.allow_growth = True

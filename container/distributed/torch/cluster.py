@@ -23,7 +23,7 @@ _NOT_MET = (
     "the script connects the ranks itself, use cluster.optimizer(…, check=False)."
 )
 
-#: The file that SageMaker's PyTorch images load.
+#: Name of the file that SageMaker's PyTorch images load.
 _MODEL_FILE = "model.pth"
 
 _WHY_APART = (
@@ -103,7 +103,7 @@ class TorchCluster(Ranks[Collectives]):
         return optimizer
 
     def _compare(self, comparing: Comparing) -> bool:
-        """Start to compare the weights if there are several ranks. Return whether there are several ranks."""
+        """Start to compare the weights if there are several ranks. Return whether the comparison has started."""
         if self.size > 1:
             comparing.begin()
         return self.size > 1
@@ -151,7 +151,7 @@ class TorchCluster(Ranks[Collectives]):
             dataset: A map-style or an iterable dataset. The dataset must have the same records in the same order on
                 every rank.
             global_batch_size: Number of records in one step of all ranks together.
-            shuffle: Whether to shuffle the records. Each epoch has another order.
+            shuffle: Whether to shuffle the records. Each epoch has a different order.
             seed: The seed of the shuffling.
             options: Options of PyTorch's ``DataLoader``, such as ``num_workers``, ``collate_fn`` and ``pin_memory``.
 

@@ -1,6 +1,7 @@
 """Implement collective operations on arrays and objects with ``torch.distributed``.
 
-Every method is a collective operation: all ranks must call it, in the same order, with values of the same shapes.
+Every method is a collective operation. All ranks must call the same methods in the same order, with values of the same
+shapes.
 """
 
 from __future__ import annotations

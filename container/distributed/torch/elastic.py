@@ -59,8 +59,8 @@ class ElasticTorchCluster(TorchCluster):
         return True
 
     def _have_states_met(self) -> None:
-        """Extend Horovod's state classes, so that each rendezvous of the ranks also performs the actions of
-        this class.
+        """Extend Horovod's state classes, so that each rendezvous also shares the position of a :class:`TorchLoader`
+        and the number of the last checkpoint, and restarts the comparison of the ranks' weights.
         """
         from horovod.torch.elastic import TorchState, state
 
@@ -73,8 +73,8 @@ class ElasticTorchCluster(TorchCluster):
             sync(found)
             handlers = list(found._handlers.values())
             for handler in handlers:
-                # Horovod makes a step with a new optimizer, to create its state. With weight decay, this step changes
-                # the weights.
+                # Horovod makes a step with a new optimizer, to create the optimizer's state. With weight decay, this
+                # step changes the weights, so they are sent again.
                 if isinstance(handler, state.ModelStateHandler):
                     handler.sync()
             for handler in handlers:

@@ -1,4 +1,6 @@
-"""Implement collective operations and optimizers with ``horovod.torch``, for ranks that mpirun has started."""
+"""Implement collective operations and optimizers with ``horovod.torch``, for the ranks of jobs with ``MPI`` or
+``ElasticHorovod``.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,9 @@ from container.contract.errors import DistributedError
 Array = np.ndarray[Any, Any]
 Value = TypeVar("Value")
 
-#: Horovod matches the operations of the ranks by name. By default, the name contains the type of the value or the
-#: number of earlier operations, in which ranks may differ.
+#: Horovod matches the operations of the ranks by name. Horovod's default names contain the type of the value or the
+#: number of earlier operations, which may differ between ranks. Therefore the names begin with this prefix and are the
+#: same on all ranks.
 _NAME = "fleetfit"
 
 
@@ -88,7 +91,7 @@ class HorovodCollectives:
 
     def barrier(self) -> None:
         """Wait until every rank has called this method. The implementation sums an array over the ranks."""
-        # Not Horovod's own barrier: it is numbered, and a rank that joined later has another number.
+        # Horovod's own barriers are numbered, and a rank that joined later would begin with a different number.
         self.sum_arrays([np.zeros(1)])
 
     def model(self, model: Any) -> Any:

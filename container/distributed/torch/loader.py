@@ -167,8 +167,8 @@ class TorchLoader:
         assert self._records is not None
         dealing, rank, order = self._dealing(self._records), self._collectives.rank, self._order(self._records)
         for step in range(dealing.steps):
-            # A rank without a record repeats one with weight 0: the other ranks would wait for a rank that makes fewer
-            # steps.
+            # A rank that has no record left repeats a record with weight 0, because the other ranks would wait for a
+            # rank that makes fewer steps.
             mine = list(dealing.share(rank, step)) or [dealing.after(step)]
             yield mine if order is None else [order[place] for place in mine]
 
@@ -195,7 +195,7 @@ class TorchLoader:
         """Continue at a position from :meth:`state_dict`. The number of ranks may have changed.
 
         Raises:
-            ValueError: the position is of another dataset.
+            ValueError: the position belongs to a dataset with a different number of records.
         """
         if state["records"] != self._records:
             raise ValueError(
@@ -250,7 +250,7 @@ class _Collate:
 
 
 def _dealt(loader: TorchLoader) -> Any:
-    """Return an iterable dataset, for PyTorch's DataLoader, whose elements are the steps of :meth:`Loader.dealt`."""
+    """Return an iterable dataset for PyTorch's DataLoader. The elements are the steps of :meth:`TorchLoader.dealt`."""
     from torch.utils.data import IterableDataset
 
     class Dealt(IterableDataset):

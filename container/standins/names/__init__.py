@@ -1,3 +1,5 @@
-"""Replace SageMaker's modules. Each module in this folder replaces the package of the same name when the folder is in
-``sys.path``.
+"""Provide modules with the names of SageMaker's packages.
+
+The hook in the script's interpreter imports these modules if the packages are not installed. In processes that
+multiprocessing spawns, this folder is in ``sys.path``.
 """

@@ -1,1 +1,1 @@
-"""Prepare the user's code on a host: download, unpack, and install the packages in ``requirements.txt``."""
+"""Prepare the user's code on a host: download and unpack it, and install the packages in its ``requirements.txt``."""

@@ -17,14 +17,14 @@ from typing import Any
 
 from container.system.locations import LocationError, is_s3, local_path
 
-#: Suffixes of the files of modules.
+#: File name suffixes of Python modules.
 _SUFFIXES = frozenset(importlib.machinery.all_suffixes())
 #: Our own packages.
 _OUR_NAMES = ("container", "estimators", "fleetfit")
 
 #: While this file exists, the code folder is incomplete.
 _INCOMPLETE = ".fleetfit-incomplete"
-#: Prefix of temporary files that will replace others.
+#: Prefix of temporary copies that replace files with several hard links (:func:`unshare`).
 SHARING = ".fleetfit-sharing-"
 
 _SHOWN = 20  # maximum number of names in an error message
@@ -32,11 +32,11 @@ _ARCHIVE_ENDINGS = (".tar.gz", ".tgz", ".tar", ".tar.bz2", ".tar.xz", ".zip")
 
 
 class CodeError(ValueError):
-    """Error for code of the user that cannot be used. The message names the file and the remedy."""
+    """Error for user code that cannot be used. The message names the file and the remedy."""
 
 
 def materialize(submit_directory: str | None, code_dir: Path, program: str, *, max_bytes: int | None = None) -> None:
-    """Copy the user's code into ``code_dir``. Do nothing if the program already exists there, as in an image that
+    """Copy the user's code into ``code_dir``. Copy nothing if the program is already there, as in an image that
     contains the code.
 
     Args:
@@ -44,7 +44,8 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
             an S3 URI. None or empty if the code exists already.
         code_dir: The host's ``/opt/ml/code``.
         program: The entry point. See :func:`entry_command`.
-        max_bytes: The maximum size of an archive's unpacked content, in bytes. If None, the limit for all archives.
+        max_bytes: The maximum size of an archive's unpacked content, in bytes. If None, fleetfit's default limit for
+            archives.
 
     Raises:
         CodeError: the code is not available, is not safe to unpack, or would hide our own packages.
@@ -72,8 +73,8 @@ def materialize(submit_directory: str | None, code_dir: Path, program: str, *, m
 def entry_command(program: str, code_dir: Path, args: Sequence[str], python: str) -> tuple[str, ...]:
     """Return the command that runs the entry point. The working directory of the command must be ``code_dir``.
 
-    * ``train.sh``: ``/bin/sh ./train.sh``. If the file's first line names another interpreter, the command is the file
-      itself;
+    * ``train.sh``: ``/bin/sh ./train.sh``. If the file's first line names an interpreter other than ``sh``, the command
+      is the file itself;
     * ``train.py`` or ``trainer.train`` of a project (``setup.py``, or a ``pyproject.toml`` that describes a build):
       ``python -m``. The same applies to a module's dotted name, and to a folder with ``__main__.py``;
     * any other ``train.py``: ``python train.py``;
@@ -231,7 +232,7 @@ def check_names(paths: Iterable[Path]) -> None:
 
 
 def unshare(folder: Path) -> bool:
-    """Replace each file that has another hard link by a copy.
+    """Replace each file that has more than one hard link by a copy.
 
     The code of a job that has ended may share its files with the job's record through hard links. With a copy, a change
     of the file does not affect the record.
@@ -332,8 +333,8 @@ def _defines(code_dir: Path, module: str) -> bool:
 def _file_command(path: Path, name: str) -> tuple[str, ...]:
     """Return the command of a file that is not a Python script.
 
-    The command is the file itself. If the first line names no interpreter or names ``sh``, the command is a shell with
-    the file.
+    The command is the file itself. If the first line of a text file names no interpreter or names ``sh``, the command
+    runs the file with ``/bin/sh``.
 
     Raises:
         CodeError: the first line has a Windows line ending, or names an interpreter that does not exist.

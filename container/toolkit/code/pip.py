@@ -15,7 +15,7 @@ _KEPT_LINES = 400
 _SHOWN_LINES = 20
 
 # Started with -c, because `-m pip` would import modules from the working directory instead of the standard library. The
-# status is sent through a pipe: a supervisor of processes may wait for our child before we do.
+# exit status is sent through a pipe, because other code in this process may reap the child before this module does.
 _RUN = """\
 import sys
 if sys.path[:1] == [""]:
@@ -39,7 +39,7 @@ finally:
 sys.exit(code)
 """
 
-#: Settings that would make pip install to another place, or not at all.
+#: Settings with which pip would install into a different folder, or not install at all.
 _ELSEWHERE = ("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_DRY_RUN", "PIP_REPORT")
 
 # The first pattern that matches determines the error.
@@ -156,7 +156,7 @@ def lines_of(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for pip: the user's settings, except those that make pip install into another folder."""
+    """Return the environment for pip: the user's settings, except those that would change where pip installs."""
     kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
     return {
         **kept,

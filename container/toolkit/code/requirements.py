@@ -1,9 +1,9 @@
 """Install a job's ``requirements.txt`` into a cached folder, once, and never into the user's environment.
 
 pip's resolver finds the packages that the installed environment lacks (``pip install --dry-run``). These packages are
-installed into a separate folder (``--target``), which is added to ``PYTHONPATH``. The folder's name is a hash of
-everything that the folder's content depends on. Therefore jobs and hosts share the folder, and a changed environment
-gets another folder.
+installed into a separate folder, the overlay (``--target``), which is added to ``PYTHONPATH``. The overlay's name is a
+hash of everything that its content depends on. Therefore jobs and hosts share an overlay, and a changed environment
+gets a new overlay.
 """
 
 from __future__ import annotations
@@ -27,10 +27,11 @@ from container.toolkit.code import requirement_files
 if TYPE_CHECKING:
     from container.toolkit.code.requirement_files import Requirements
 
-#: File in every overlay that describes its content. Its times are those of the overlay's creation and last use.
+#: The file in every overlay that describes the overlay's content. The file's modification time is the time of the
+#: overlay's last use.
 MARKER = ".fleetfit-overlay.json"
 
-# The program with which another interpreter describes itself.
+# The program that another interpreter runs to describe itself.
 _DESCRIBE = """\
 import json, os, sys
 print(json.dumps([sys.implementation.cache_tag + " " + os.uname().machine, sys.path]))
@@ -122,8 +123,8 @@ def overlay(
         interpreter = _interpreter(python)
         key = _key(wanted, project, interpreter)
         folder = cache_root / "overlays" / key
-        # An overlay without a project that could not be built is used only for a while, because a later build may
-        # succeed. It is not removed, because running jobs may use it.
+        # If the project could not be built, the overlay without it is used only for a while, because a later build may
+        # succeed. The overlay is then not removed, because running jobs may still use it.
         unbuilt = folder.with_name(f"{key}-{int(time.time() // _TRIED_AGAIN_S)}")
         for known in (folder, unbuilt):
             if (found := _cached(known, told)) is not _ABSENT:
@@ -202,10 +203,11 @@ def _key(wanted: Requirements | None, project: Path | None, interpreter: _Interp
 
 
 def _commit(url: str, ref: str) -> str:
-    """Return git's answer for a branch or tag of a repository. The answer contains the current commit.
+    """Return the output of ``git ls-remote`` for a branch or tag of a repository. The output contains the current
+    commit.
 
-    The answer is a part of an overlay's name. When a branch moves to another commit, the overlay of the earlier commit
-    is therefore no longer used. Return "" after an error, because pip will report the error.
+    The overlay's name depends on this output. Therefore, when a branch moves to a new commit, the overlay of the
+    earlier commit is no longer used. Return "" after an error, because pip will report the error.
     """
     import subprocess
 
@@ -243,8 +245,8 @@ def _file_digest(path: str | Path) -> str:
 
 
 def _interpreter(python: str) -> _Interpreter:
-    """Return the facts about an interpreter's environment. The interpreter is started only if it is not the interpreter
-    of this process.
+    """Return the facts about an interpreter's environment. Start the interpreter only if this process runs under a
+    different one.
     """
     python = os.path.abspath(shutil.which(python) or python)
     if python == os.path.abspath(sys.executable):
@@ -269,7 +271,7 @@ def _interpreter(python: str) -> _Interpreter:
 
 
 class _Installation:
-    """One installation: find the missing packages, and install them into ``staging/overlay``.
+    """Find the packages that are missing, and install them into ``staging/overlay``.
 
     Args:
         requirements: The requirements file. None if there is no such file.
@@ -348,7 +350,7 @@ class _Installation:
         return sorted(content["install"], key=lambda item: str(item["metadata"]["name"]).lower())
 
     def _build(self) -> Path:
-        """Build the project's wheel from a copy of the project, because a build writes into the folder.
+        """Build the project's wheel from a copy of the project, because a build writes into the project's folder.
 
         Returns:
             The path of the wheel.
@@ -417,7 +419,7 @@ class _Installation:
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
-    """Return the requirement for exactly the package in an item of pip's report.
+    """Return the requirement that pins the package in an item of pip's report to its version or source.
 
     Source: "Installation Report" of pip's documentation, and PEP 610 (direct_url.json).
     """

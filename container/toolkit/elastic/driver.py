@@ -9,19 +9,20 @@ that no longer has a rank), ``membership`` (the workers in rank order), ``waitin
 The driver uses Horovod's classes (``horovod.runner.elastic``, ``horovod.runner.http.http_server``, version 0.28). The
 differences from Horovod, and their reasons:
 
-* the membership changes by an event, not by polling every second;
-* two changes within one second are two changes. Horovod's time stamps are whole seconds, so that its workers drop the
-  second change;
-* with too few workers, the remaining workers start the rendezvous at once and wait there, as in Horovod. The supervisor
-  is notified when this wait has timed out;
-* every change leads to a complete rendezvous. After a removal alone, Horovod lets the old workers skip the rendezvous,
-  and a worker that joins meanwhile would wait for them forever (horovod#3494);
-* if a change occurs before the first worker can be notified, the notice is sent later. The notice is repeated until the
-  rendezvous, because a worker that is notified during the rendezvous for an earlier change forgets the notice
+* the driver is notified of changes by events. Horovod's driver polls every second;
+* two changes within one second get different time stamps. Horovod's time stamps are whole seconds, so that its workers
+  drop the second change;
+* if too few workers are left, they go to the rendezvous at once and wait there, as in Horovod. In addition, the
+  supervisor is notified when this wait has timed out;
+* every change leads to a complete rendezvous. If workers were only removed, Horovod's remaining workers skip the
+  rendezvous. A worker that joins meanwhile would wait for them forever (horovod#3494);
+* if a change occurs before the first worker (rank 0) can be notified, the notice is sent later. The notice is repeated
+  until the next rendezvous, because a worker forgets a notice that arrives during the rendezvous for an earlier change
   (``State.on_reset``);
 * the rendezvous listens on the given address only, and does not unpickle data from workers;
-* when one of its workers has ended, the rendezvous answers "gone" to the others, so that they do not wait for that
-  worker. Our Horovod then aborts the rendezvous and requests its next ranks (:mod:`estimators.provision.patches`).
+* when a worker has ended, the rendezvous answers the other workers with the HTTP status "gone", so that they do not
+  wait for that worker. Our patched Horovod then aborts the rendezvous and requests new ranks
+  (:mod:`estimators.provision.patches`).
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class Rendezvous(RendezvousServer):
 
 
 class HorovodDriver(ElasticDriver):
-    """Horovod's driver. An event notifies it of changes.
+    """Horovod's driver, which is notified of changes by events instead of polling.
 
     Args:
         rendezvous: The rendezvous of the workers.
@@ -118,7 +119,7 @@ class HorovodDriver(ElasticDriver):
     ) -> None:
         self._changed = threading.Event()
         self._send = send
-        self._told = 0  # time stamp of the last change that workers were notified of
+        self._told = 0  # time stamp of the last notice to the workers
         self._pending = False  # whether the workers have been notified, and no rendezvous has followed yet
         self._generation = -1
         self.error = ""
@@ -220,7 +221,7 @@ class HorovodDriver(ElasticDriver):
 
 
 class Workers:
-    """Start workers through the supervisor. One thread of Horovod waits for each worker to exit.
+    """Start workers through the supervisor. For each worker, one of Horovod's threads waits until the worker exits.
 
     Args:
         environment: The environment of all workers.
@@ -240,7 +241,7 @@ class Workers:
             self._changed.notify_all()
 
     def have_lost(self, members: list[str]) -> bool:
-        """Return whether any of the given workers has ended."""
+        """Return whether any of the workers in ``members`` has ended."""
         with self._changed:
             return any(member in self._codes for member in members)
 
@@ -312,8 +313,8 @@ class _Supervisor:
         self.receive = self._connection.receive
 
     def send(self, operation: str, **values: Any) -> None:
-        """Send a message. If the supervisor has ended, ignore the error, because the end of the connection is detected
-        elsewhere.
+        """Send a message. Ignore the error if the supervisor has ended, because :func:`main` detects the end of the
+        connection.
         """
         with self._lock, contextlib.suppress(OSError):
             self._connection.send({"op": operation, **values})

@@ -1,10 +1,11 @@
-"""Run a host's processes of an elastic job: start workers when the supervisor requests it, and report how they end.
+"""Run an elastic job's processes on one host: start workers when the supervisor requests it, and report how they end.
 
-Unlike :class:`container.toolkit.host.HostRuntime`, this runtime knows no other hosts. Hosts join and leave, and only
-the supervisor decides what this means for the job. In addition to the messages for every host, the lifeline carries
-``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's environment), ``end_worker``, ``signal``
-(to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete). The runtime reports the
-events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes progress) and ``stacks``.
+Unlike :class:`container.toolkit.host.HostRuntime`, this runtime does not communicate with other hosts. Hosts join and
+leave, and only the supervisor decides what this means for the job. In addition to the messages for every host, the
+lifeline carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's rank, as variables),
+``end_worker``, ``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete).
+The runtime reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes
+progress) and ``stacks``.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ _END_GRACE = 0.5
 
 
 class ElasticRuntime(Runtime):
-    """Run a host's processes of an elastic job, as :class:`container.toolkit.host.HostRuntime` does for other jobs.
+    """Run an elastic job's processes on one host, as :class:`container.toolkit.host.HostRuntime` does for other jobs.
 
     Args:
         loop: The event loop.
-        output: The receiver of lines and events.
+        output: The object that writes lines and events for the supervisor.
         environment: The job as this host sees it.
         settings: The backend's settings.
     """
@@ -48,7 +49,7 @@ class ElasticRuntime(Runtime):
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
         self._command: tuple[str, ...] = ()
-        self._workers: dict[str, str] = {}  # process -> worker
+        self._workers: dict[str, str] = {}  # name of the process -> name of the worker
         self._stopping = False
 
     # --- methods that the toolkit's main program calls ---
@@ -77,7 +78,7 @@ class ElasticRuntime(Runtime):
         self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
-        """Return additional facts about this host for the supervisor."""
+        """Return the data of the event ``host_ready``: additional facts that a subclass reports about this host."""
         return {}
 
     def fail(self, failure: Failure) -> None:
@@ -87,7 +88,7 @@ class ElasticRuntime(Runtime):
     def stop(self) -> None:
         """Send SIGTERM to the workers, and give them time to save.
 
-        The second call stops them without a grace period.
+        A second call stops them without a grace period.
         """
         if self._stopping or self._gang is None:
             self.end_now()
@@ -140,8 +141,8 @@ class ElasticRuntime(Runtime):
             name: The name of the process.
             slot: The number of the slot.
             slots: The number of slots on this host.
-            place: The time at which the process gets its rank. If "wait", before its script starts. If "ready", when
-                the script requests the rank.
+            place: When the process gets its rank. If "wait", before the script starts. If "ready", when the script
+                requests it.
         """
         assert self._gang is not None
         plan = ProcessPlan(
@@ -214,7 +215,7 @@ class ElasticRuntime(Runtime):
             self._check_stopped()
 
     def _more_of_end(self, member: ClusterProcess) -> dict[str, Any]:
-        """Return additional facts about a worker's end for the supervisor."""
+        """Return additional data of the event ``worker_ended``. A subclass overrides this method."""
         return {}
 
     def _check_stopped(self) -> None:

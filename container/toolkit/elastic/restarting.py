@@ -1,8 +1,8 @@
-"""Run a host's processes of an elastic job whose workers are restarted with other ranks whenever hosts join or leave.
+"""Run one host of an elastic job that restarts its workers, with new ranks, whenever hosts join or leave.
 
-The script is started only when the worker has its rank. The supervisor's messages are those for
-:class:`container.toolkit.elastic.host.ElasticRuntime`, and ``restart``. After ``restart``, the worker's process ends.
-Another process with the same name then waits for the worker's next rank.
+The script is started only when the worker has its rank. In addition to the messages for
+:class:`container.toolkit.elastic.host.ElasticRuntime`, the supervisor sends ``restart``. The runtime then ends the
+worker's process, and starts a new process, which waits for the worker's next rank.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class RestartingRuntime(ElasticRuntime):
-    """Run a host's processes of an elastic job whose workers are restarted. See :class:`ElasticRuntime`."""
+    """Run one host of an elastic job that restarts its workers. See :class:`ElasticRuntime`."""
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)

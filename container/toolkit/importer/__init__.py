@@ -1,1 +1,1 @@
-"""Import packages once for all ranks of a host: read the imports of a script, and fork ranks from the importer."""
+"""Import packages once for all ranks of a host: an importer process executes the imports and forks the ranks."""

@@ -1,6 +1,6 @@
-"""Run an importer (see ``server.py``). A fork that runs a script also continues here.
+"""Run an importer (see ``server.py``). In a process that the importer has forked for a rank, run the rank's script.
 
-In such a fork, this program's frame is the outermost frame of the script's tracebacks.
+This program's frame is then the outermost frame of the script's tracebacks, and is removed from them.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Request a process from the host's importer. The rank wrapper uses this module."""
+"""Request a process for a rank from the host's importer, on behalf of the rank wrapper."""
 
 from __future__ import annotations
 
@@ -45,7 +45,8 @@ def fork(
     path: str,
     readable: Callable[[BlockingConnection], bool],
 ) -> Forked | None:
-    """Request a process for the rank from this host's importer. The importer forks it when its imports are finished.
+    """Request a process for the rank from this host's importer. The importer forks the process when the imports are
+    finished.
 
     Args:
         command: The rank's command.

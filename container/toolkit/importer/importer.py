@@ -1,8 +1,9 @@
-"""Find or start the machine's importer, for a toolkit.
+"""Find the machine's importer for a host's toolkit, and start an importer if there is none.
 
-The importer is ``server.py`` in this folder. The importer's socket is in a folder that the machine's toolkits share.
-The socket's name depends on what is imported. The first of the toolkits starts the importer. Each host has a fork of
-the importer, which ends with the host's toolkit. Ranks are forked from the host's fork, and end with that fork.
+An importer (``server.py`` in this folder) imports a script's packages once, and then forks ranks. The importer's socket
+is in a folder that the machine's toolkits share. The socket's name depends on what is imported. The first of the
+toolkits starts the importer. For each host, the machine's importer forks a host's importer, which ends with the host's
+toolkit. The host's importer forks the ranks, which end with it.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ from container.toolkit.importer.imports import SLOW, Imports
 if TYPE_CHECKING:
     from container.toolkit.process_group import GangFollower
 
-#: Variables that make Python do more, or less, than run the script.
+#: Variables that change what Python does besides running the script. Ranks with such a variable are not forked.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
-#: Variables from the toolkit to the wrapper that the command does not get.
+#: Variables that the toolkit sets for the rank wrapper, and that the wrapper does not pass to its command.
 _WRAPPERS = {
     *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK)
 }
-#: The toolkit's variables for ranks that the importer's own interpreter also needs.
+#: Variables that the toolkit sets for ranks, and that the importer's interpreter also needs when it starts.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
 #: How long the host's importer may take to end, in seconds.
 _END_S = 2.0
@@ -48,7 +49,7 @@ def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
 
 
 def refusal(command: Sequence[str], environment: Mapping[str, str], python: str) -> str:
-    """Return why ranks with a command cannot be forked. Return an empty text if they can. Pure.
+    """Return why an importer cannot fork ranks for a command. Return an empty text if it can. Pure.
 
     Args:
         command: The entry point's command.
@@ -63,12 +64,12 @@ def refusal(command: Sequence[str], environment: Mapping[str, str], python: str)
 
 
 class Importer:
-    """This host's importer.
+    """The toolkit's connection to the machine's importer, and to the importer of this host.
 
     Args:
         loop: The event loop.
         folder: The folder of the machine's importers.
-        path: The path of the host's socket, which this object creates.
+        path: The path of the socket to which the host's rank wrappers connect. This object creates the socket.
         python: The interpreter of the ranks.
         env: The variables of all ranks of the host.
         imports: The imports to execute.
@@ -77,9 +78,10 @@ class Importer:
         keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
 
     Attributes:
-        pid: The pid of the process that imports, and later of this host's importer. None if there is no such process.
+        pid: During the imports, the pid of the machine's importer. Afterwards, the pid of this host's importer. None if
+            there is no such process.
         root: The pid of the machine's importer, if this toolkit has started it. Otherwise None.
-        imported: Whether ranks are forked.
+        imported: Whether the imports are finished, so that ranks can be forked.
 
     Raises:
         OSError: the importer could not be started.
@@ -154,7 +156,7 @@ class Importer:
 
     def _start(self) -> socket.socket:
         """Start the machine's importer, and return a connection to it."""
-        told, output = os.pipe()  # Python checks its standard output at its start, and a rank's is a pipe
+        told, output = os.pipe()  # Python examines its standard output at its start; a rank's output is a pipe
         with socket.socket(socket.AF_UNIX) as listener:
             try:
                 self._place.unlink(missing_ok=True)
@@ -182,7 +184,7 @@ class Importer:
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
             self.root = None
-        importers.forget(self._place)  # the killed importer could not do this; the file of another importer is kept
+        importers.forget(self._place)  # a killed importer leaves its files; a newer importer's files are kept
 
     def _take(self, message: Message) -> None:
         operation = message.get("op")
@@ -229,8 +231,8 @@ class Importer:
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """Return the child processes that outlive this toolkit: an importer that has finished importing, for other
-        toolkits.
+        """Return the child processes that outlive this toolkit. This is the machine's importer, if this toolkit has
+        started it, and its imports are finished. Other toolkits can then use it.
         """
         return (self.root,) if self.root is not None and self.imported else ()
 

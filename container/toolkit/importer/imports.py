@@ -1,10 +1,10 @@
 """Read from a script's source which imports an importer may execute before the script runs. No code is executed.
 
-Included are all packages that the script imports before it does anything else, and the variables that the script sets
-to literal values before its imports. After that point, only slow packages are included, wherever the script imports
-them. Slow packages are included only if no code in the script's files may change what such an import finds or reads. If
-the source is misread, the script's import raises an error instead of returning a wrong module
-(:class:`container.toolkit.importer.loading.Given`).
+The result contains the imports of packages that the script executes before it does anything else, and the variables
+that the script sets to literal values before its imports. Of the later imports, the result contains only those of slow
+packages (:data:`SLOW`), wherever they are in the script's files. If any code in these files may change what such an
+import finds or reads, the later imports are omitted. If this module misjudges a script, the script's import statement
+raises an error instead of returning a wrong module (:class:`container.toolkit.importer.loading.Given`).
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from container.toolkit.importer.loading import top_of
 SLOW = frozenset(("horovod", "jax", "keras", "tensorflow", "tf_keras", "torch"))
 #: Packages whose import has effects: they start MPI, set variables, or observe later imports.
 _ACTING = frozenset(("comet_ml", "coverage", "debugpy", "dotenv", "mpi4py", "pycuda", "ray", "smdebug", "wandb"))
-#: Code that may change later imports, in the form of :func:`ast.unparse`; the groups capture the name of a set
-#: variable.
+#: Code that may change later imports, as :func:`ast.unparse` writes it. The groups capture the name of the variable
+#: that the code sets.
 _HAZARD = re.compile(
     r"environ\[(?:'(?P<set>\w+)'|[^\]]*)\] = |environ\.(?:setdefault|pop)\((?:'(?P<named>\w+)')?"
     r"|environ\.(?:update|clear)\(|environ \|=|del .*environ\[|[=,(] ?(?:os\.)?environ$|import environ\b"
@@ -49,7 +49,7 @@ class Imports:
         statements: The import statements.
         settings: The variables that the script sets first, as ``(name, value, whether the value is only a default)``.
         names: The modules and packages in the script's folders. Importers must not import these modules.
-        reason: The reason why other imports are excluded. Empty if all imports are included.
+        reason: The reason why some or all imports are omitted. Empty if none is omitted.
     """
 
     statements: tuple[str, ...] = ()
@@ -115,9 +115,9 @@ class _Reader:
 
     Attributes:
         names: The names of the modules and packages in the project's folders.
-        trees: The syntax tree of each file, without the settings.
+        trees: The syntax tree of each file, without the statements that set variables in ``settings``.
         statements: The imports at the beginning of the script.
-        settings: The variables that are set before these imports.
+        settings: The variables that the script sets before these imports, as in :class:`Imports`.
         slow: All imports of slow packages.
     """
 
@@ -188,7 +188,7 @@ class _Reader:
     def _imported(
         self, statement: ast.AST, package: tuple[str, ...]
     ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
-        """Yield each import of a statement as its own statement, with the project's files that the import executes."""
+        """Yield each import of a statement as a separate statement, with the project's files that it executes."""
         if isinstance(statement, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
         if not isinstance(statement, ast.ImportFrom):

@@ -35,8 +35,8 @@ class Unfit(Exception):
 
 
 def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
-    """Execute the imports of a plan. Text that the modules print is stored in standard error, which is a file in
-    memory.
+    """Execute the imports that a toolkit has requested. Standard output and standard error become a file in memory,
+    which stores the text that the modules print.
 
     Args:
         plan: The toolkit's request.
@@ -100,24 +100,23 @@ def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str,
 
 
 def _elsewhere(name: str, file: str) -> str | None:
-    """Return the file from which an import would load a module, if it differs from the given file. Otherwise return
-    None.
-    """
+    """Return the file from which an import would load a module, if it is not ``file``. Otherwise return None."""
     found = PathFinder.find_spec(name)
     return found.origin if found is not None and found.origin != file else None
 
 
 class Given:
-    """Provide the imported modules to a rank that was forked, when the script imports them.
+    """Give the importer's modules to a forked rank when the rank's script imports them.
 
-    An import raises an error if the script's own import would find another module. The object is in ``sys.meta_path``
-    of a rank until the script has imported all of the modules.
+    The object is in ``sys.meta_path`` of the rank until the script has imported all of the importer's packages. The
+    script's import statement raises a RuntimeError if it would otherwise load a package from a different file. It also
+    raises a RuntimeError if the script has changed a variable that may have been read during the importer's imports.
 
     Args:
         plan: The toolkit's request.
         seen: The variables that were read during the imports. None for all variables.
-        names: The names of the modules that were searched for.
-        effects: The effect of each statement.
+        names: The names of the modules that the importer's imports searched for.
+        effects: The effect of each import statement.
     """
 
     def __init__(
@@ -154,8 +153,8 @@ class Given:
         return min((name for name, _ in changed), default=None)
 
     def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
-        """Return why a process with this environment and code folder may not be forked. Return None if the process may
-        be forked.
+        """Return why a rank with this environment and code folder may not be forked from this process. Return None if
+        it may.
         """
         if [folder for folder in python_path(environment) if folder != code] != self._path:
             return "PYTHONPATH differs"
@@ -163,7 +162,7 @@ class Given:
         return f"{name} differs" if name else None
 
     def staleness(self, names: Iterable[str]) -> str | None:
-        """Return why the imported modules are not valid for a project. Return None if they are valid.
+        """Return why the imported modules cannot be used for a project's script. Return None if they can be used.
 
         Args:
             names: The names of the modules in the project's folders.
@@ -174,8 +173,8 @@ class Given:
         return f"{changed} was changed" if changed else None
 
     def hide(self) -> None:
-        """Remove the packages from ``sys.modules`` of a rank before it runs the script. The script then imports them
-        itself.
+        """Remove the importer's packages from ``sys.modules`` of a rank before it runs the script. The script's import
+        statements then find this object.
         """
         for name in list(sys.modules):
             top = name.partition(".")[0]

@@ -2,8 +2,7 @@
 
 A toolkit starts the importer (:mod:`container.toolkit.importer.importer`). The importer executes the imports that the
 toolkit has read from a script. Then the importer serves toolkits. For each toolkit, the importer forks a process that
-becomes the importer of the toolkit's host. The host's importer ends with its toolkit, and terminates all processes
-below it.
+becomes the importer of the toolkit's host. The host's importer ends with its toolkit, and kills all of its descendants.
 
 The host's importer forks a process for each rank wrapper that requests it (:mod:`container.toolkit.importer.client`).
 This process runs the wrapper's command as ``python train.py`` would: with a new ``__main__``, ``sys.argv`` and
@@ -33,7 +32,8 @@ from container.toolkit.importer import loading
 #: How often to check whether the machine's importer is still needed, and how long to wait for the first host, in
 #: seconds.
 _LOOK_S, _FIRST_S = 1.0, 2.0
-#: Share of the machine's memory that must be available to others; otherwise a kept importer ends.
+#: Share of the machine's memory that must be available. If less is available, an importer that is kept for later jobs
+#: ends.
 _SPARE_MEMORY = 0.1
 _PACKAGE = str(Path(__file__).resolve().parents[2])
 
@@ -101,7 +101,7 @@ class _Machine(ForkServer):
         return _LOOK_S * 1000
 
     def _is_kept(self) -> bool:
-        """Return whether this process must wait for a later job."""
+        """Return whether this process should continue to wait for a later job."""
         facts = machine.facts()
         short = facts.memory_available_bytes < _SPARE_MEMORY * facts.memory_bytes
         over = time.monotonic() >= self._until or (self._with[0] and not processes.lives(*self._with))

@@ -1,5 +1,5 @@
-"""Prepare mpirun's daemons on other hosts: create our remote shell and the rank wrapper, and parse mpirun's command
-line.
+"""Prepare mpirun's daemons on other hosts: create our remote shell and the rank wrapper, and parse the daemons' command
+lines.
 
 mpirun writes a command line for a shell on the other host, such as ``PATH=/x/bin:$PATH ; export PATH ; orted -mca ess
 "env" …`` (OpenMPI 4, ``plm_rsh_module.c``) or ``PRTE_PREFIX=/x;export PRTE_PREFIX;/x/bin/prted …`` (OpenMPI 5).
@@ -30,15 +30,16 @@ _PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX")
 #: The parameters that name the remote shell, in OpenMPI 4 and 5.
 _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 
-#: Variables that make OpenMPI 4 and 5 query the remote shell for its login shell, instead of assuming the user's own
-#: one: for sh, ksh, csh, tcsh and fish they write lines in other grammars (``setup_shell`` in ``plm_rsh_module.c``).
-#: Our remote shell answers bash, whose lines :func:`command` parses.
+#: Variables with which OpenMPI 4 and 5 query the remote shell for the other host's login shell. Otherwise OpenMPI would
+#: assume that it is the user's own login shell, and for sh, ksh, csh, tcsh and fish, OpenMPI writes different command
+#: lines (``setup_shell`` in ``plm_rsh_module.c``). Our remote shell answers bash, because :func:`command` parses the
+#: command lines for bash.
 _ASK_FOR_SHELL = {"OMPI_MCA_plm_rsh_assume_same_shell": "0", "PRTE_MCA_plm_ssh_assume_same_shell": "0"}
 _ANSWER = """[ "$2" = 'echo $SHELL' ] && { echo /bin/bash; exit; }"""
 
-#: Maximum number of open descriptors for mpirun. Before each remote shell, mpirun closes every number up to its limit,
-#: one by one (``ssh_child`` in ``plm_rsh_module.c``): a million, as in many containers, takes a tenth of a second; 2^30
-#: takes minutes.
+#: Maximum number of open descriptors for mpirun. Before mpirun starts a remote shell, it closes every possible
+#: descriptor up to its limit, one by one (``ssh_child`` in ``plm_rsh_module.c``). With a limit of a million, as in many
+#: containers, this takes a tenth of a second; with 2^30, minutes.
 OPEN_FILES = 4096
 
 #: ``NAME=value ; export NAME``: neither version of OpenMPI quotes the value, which may contain spaces.
@@ -47,10 +48,10 @@ _VARIABLE = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*)|\$\{([A-Za-z_][A-Za-z0-9_]*)
 
 
 def command(words: list[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
-    """Parse the words that mpirun has passed after the host's name.
+    """Parse the command that mpirun has passed to its remote shell after the host's name.
 
     Args:
-        words: The words. A remote shell would join and parse them.
+        words: The words of the command. ssh would join them, and a shell on the other host would parse them.
         environment: The variables that ``$NAME`` refers to.
 
     Returns:
@@ -98,7 +99,8 @@ def of_host(
 ) -> tuple[list[str], dict[str, str]]:
     """Return a daemon's command line and variables, with this host's OpenMPI instead of algo-1's.
 
-    The two OpenMPIs may be in different folders. The rank wrapper sets the variables for ranks.
+    The two OpenMPIs may be in different folders. Variables with the prefix ``USERS_PREFIX`` are for the ranks: the rank
+    wrapper removes the prefix.
 
     Args:
         argv: The daemon's command line. See :func:`command`.
@@ -135,8 +137,8 @@ def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine)
     Args:
         argv: The planned command line, with :data:`REMOTE_SHELL` and, if the user exports PATH, :data:`USERS_PATH`.
         path: The PATH of this host's processes.
-        runtime_dir: The host's private folder. Its path must not contain spaces, because mpirun splits the parameter at
-            spaces.
+        runtime_dir: The host's private folder. Its path must not contain spaces, because mpirun splits the remote
+            shell's path at spaces.
         machine: This host's machine.
 
     Raises:
@@ -252,17 +254,15 @@ def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[s
 
 
 def limit_open_files(pid: int) -> None:
-    """Lower the limit of open descriptors of an mpirun to :data:`OPEN_FILES`. The function is called just after mpirun
-    was started.
-    """
+    """Lower mpirun's limit of open descriptors to :data:`OPEN_FILES`. The caller has just started mpirun."""
     users, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
     if users > OPEN_FILES:
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (OPEN_FILES, most))
 
 
-#: Two harmless warnings of mpirun. First, mpirun could not put its child into a group, because the child was already
-#: executing its program (the child does it too): in about every third job. Second, a user's login shell is not a shell,
-#: such as nologin.
+#: Two harmless warnings of mpirun. The first says, in about every third job, that mpirun could not put its child into a
+#: process group, because the child was already executing its program. The child does this itself, too. The second says
+#: that a user's login shell, such as nologin, is not a shell.
 _NOISE = re.compile(
     rb"\[[^\]\s]+\] (?:plm:rsh: Warning: setpgid\(\d+,\d+\) failed in parent with errno=Permission denied\(13\)"
     rb"|WARNING: (?:local|rsh|ssh) probe returned unhandled shell[:;].* assuming bash)\r?\n"
@@ -290,7 +290,7 @@ class Words:
 
         Args:
             pieces: The new output, line by line.
-            final: Whether these are the last lines.
+            final: Whether ``pieces`` is the end of the output.
         """
         found: list[bytes] = []
         for piece in pieces:

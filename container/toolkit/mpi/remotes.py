@@ -1,5 +1,7 @@
-"""Start mpirun's daemons on other hosts: a remote shell sends a request to algo-1, and the other host's toolkit starts
-the daemon.
+"""Start mpirun's daemons on other hosts.
+
+On algo-1, mpirun calls its remote shell, which sends a request to algo-1's toolkit. That toolkit forwards the request
+to the other host's toolkit, which starts the daemon.
 
 :mod:`container.toolkit.mpi.daemons` and :mod:`container.toolkit.mpi.rsh` describe the remote shell and the daemon's
 command line.
@@ -19,7 +21,7 @@ from container.toolkit.process_group import ClusterProcess, Gang
 
 
 class RemoteShells:
-    """The remote shells on algo-1 that wait until their daemons end.
+    """The remote shells on algo-1. Each waits until the daemon that it has requested ends.
 
     Attributes:
         waiting: The connections to the remote shells, by the number of the request.
@@ -59,7 +61,7 @@ class RemoteShells:
             master: The name of algo-1.
 
         Returns:
-            A failure if the daemon had not ended. Otherwise None.
+            The failure to report if the remote shell ended before its daemon. Otherwise None.
         """
         if self.waiting.pop(number, None) is None:
             return None

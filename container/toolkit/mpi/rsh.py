@@ -1,7 +1,7 @@
 """Run mpirun's remote shell (``plm_rsh_agent``): ``python -m container rsh HOST COMMAND…``.
 
-mpirun calls this program as it would call ssh. The program sends a request to this host's toolkit. This toolkit
-forwards the request over the control connection to the toolkit of the other host. That toolkit starts the command
+mpirun calls this program as it would call ssh. The program sends a request to the toolkit of its own host, algo-1.
+algo-1's toolkit forwards the request over the control connection to the other host's toolkit, which starts the command
 (``orted``) as its child. Therefore no sshd and no keys are needed, and the daemon cannot outlive its host's toolkit.
 """
 
@@ -19,7 +19,7 @@ from container.system.connection import BlockingConnection
 
 
 def main(argv: list[str]) -> int:
-    """Request the command, and wait until the command ends.
+    """Ask the toolkit to run the command on the host, and wait until the command ends.
 
     Returns:
         The exit code of the command, 2 if the command line is invalid, or 255 if the command cannot be started.

@@ -1,4 +1,4 @@
-"""Find the class of a dispatcher by the dispatcher's name. A dispatcher runs a job's supervisor on another machine."""
+"""Find the class of a dispatcher. A dispatcher runs a job's supervisor on another machine or cluster."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.backends.dispatchers.base import Dispatcher
 
-#: Dispatcher's name -> its class, ``module:name``, imported on use. Any other name is a machine for ssh.
+#: Dispatcher's name -> its class as ``module:name``, imported on use. Any other name is a machine that ssh reaches.
 KINDS = {"ray": "estimators.backends.dispatchers.ray:RayDispatcher"}
 _SSH = "estimators.backends.dispatchers.ssh:SshDispatcher"
 

@@ -1,8 +1,9 @@
-"""Define the interface of dispatchers. A dispatcher runs a job's supervisor on another machine.
+"""Define the interface of dispatchers. A dispatcher runs a job's supervisor on a machine other than the caller's.
 
-The job's record is on the dispatcher's machine. A process on this machine copies the record's changes to this machine
-(:mod:`estimators.records.replication`, :mod:`estimators.supervisor.dispatched`). The job does not depend on that
-process. Each kind of dispatcher has its own way to start our program ``estimators.client.dispatching`` on its machine.
+The job's record is on the dispatcher's machine. A process on this machine keeps a copy of the record up to date
+(:mod:`estimators.records.replication`, :mod:`estimators.supervisor.dispatched`). If this process ends, the job
+continues. Each kind of dispatcher has its own way to start our program ``estimators.client.dispatching`` on the
+dispatcher's machine.
 """
 
 from __future__ import annotations
@@ -20,13 +21,15 @@ from typing import Any, ClassVar
 from container.contract.messages import Message
 from container.system.asyncio_loop import AsyncioLoop
 
-#: The module of the program at the other end; see there for its commands.
+#: The module of our program on the dispatcher's machine. The module's docstring lists the program's commands.
 PROGRAM = "estimators.client.dispatching"
-#: The name of a parcel that is a file.
+#: The name of a parcel if it is sent as a file.
 PARCEL = "parcel"
-#: The longest message in each direction, in bytes: the state of the copy of a job with many hosts is long.
+#: The longest message in each direction, in bytes. The description of the copy of a record is long if the job has many
+#: hosts.
 LIMIT = 16 << 20
-#: Packages of an environment there in addition to those for training, by their folders' names.
+#: The packages that the supervisor needs in an environment on the dispatcher's machine, besides those for training. The
+#: names are those of the packages' folders.
 PACKAGES = ("jinja2", "pandas", "psutil", "regex", "rich", "pip")
 
 
@@ -37,8 +40,8 @@ class Parcel:
 
     Attributes:
         name: The job's name.
-        header: The request, the options, and the path of this machine's folder of records. The program at the
-            dispatcher replaces this path by the path of the dispatcher's folder of records.
+        header: The request, the options, and the path of this machine's folder of records. Our program on the
+            dispatcher's machine replaces this path by the path of the folder of records there.
         files: The files and folders on this machine, each with its name in the dispatcher's record.
     """
 
@@ -48,7 +51,7 @@ class Parcel:
 
 
 class DispatchRefused(Exception):
-    """Raised if the job cannot run at the dispatcher. The message contains the reason."""
+    """Raised if the job cannot be started by the dispatcher. The message contains the reason."""
 
 
 class Unreached(Exception):
@@ -59,12 +62,12 @@ class Dispatcher(abc.ABC):
     """A connection to a dispatcher, for one job.
 
     Args:
-        loop: The loop of the process that keeps the copy.
+        loop: The event loop of the process that copies the job's record to this machine.
         place: The value of ``RunOptions(dispatcher=…)``.
-        options: ``RunOptions(dispatcher_options=…)``.
+        options: The value of ``RunOptions(dispatcher_options=…)``.
 
     Attributes:
-        news: Progress messages about what is being prepared. They are shown until :meth:`submit` returns.
+        news: Progress messages of :meth:`prepare` and :meth:`submit` for the user.
     """
 
     kind: ClassVar[str]
@@ -76,8 +79,9 @@ class Dispatcher(abc.ABC):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options with environment variables resolved, so that their meaning is the same later and in
-        another process.
+        """Return the options, with values in place of environment variables.
+
+        Another process that uses the options later may have other variables.
         """
         return options
 
@@ -92,7 +96,7 @@ class Dispatcher(abc.ABC):
 
     @abc.abstractmethod
     async def prepare(self) -> None:
-        """Prepare everything at the dispatcher that the job's supervisor needs.
+        """Prepare the dispatcher's machine for the job's supervisor, for example by creating a Python environment.
 
         Raises:
             DispatchRefused: the preparation failed. The message gives the reason.
@@ -100,17 +104,20 @@ class Dispatcher(abc.ABC):
 
     @abc.abstractmethod
     async def submit(self, parcel: Parcel) -> None:
-        """Start the job's supervisor at the dispatcher, after :meth:`prepare`. The supervisor does not depend on this
-        process.
+        """Send the job to the dispatcher, and start the job's supervisor there. :meth:`prepare` must have returned
+        before.
 
-        If a parcel was accepted before, a second submission of this parcel has no effect.
+        The supervisor continues to run when this process ends.
+
+        If the dispatcher already has the parcel, submitting it again has no effect.
 
         Args:
             parcel: The job.
 
         Raises:
             DispatchRefused: the job cannot run at the dispatcher.
-            Unreached: the dispatcher cannot be reached. The dispatcher may nevertheless have the job.
+            Unreached: the dispatcher cannot be reached, or the connection was lost. The dispatcher may have received
+                the job.
         """
 
     @abc.abstractmethod
@@ -119,7 +126,8 @@ class Dispatcher(abc.ABC):
 
         Args:
             name: The job.
-            have: The state of the copy, from :attr:`estimators.records.replication.Replica.have`.
+            have: A description of this machine's copy of the record, from
+                :attr:`estimators.records.replication.Replica.have`.
 
         Yields:
             The messages of :class:`estimators.records.replication.Changes`. The last message is ``end``. If the
@@ -131,7 +139,9 @@ class Dispatcher(abc.ABC):
 
     @abc.abstractmethod
     async def ask(self, message: Message) -> Message:
-        """Send a request to the supervisor of the followed job, in the same form as to a local supervisor's socket.
+        """Send a request to the supervisor of the job that :meth:`follow` follows.
+
+        The request is the same as a request to the socket of a local supervisor.
 
         Args:
             message: The request.

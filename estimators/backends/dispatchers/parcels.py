@@ -1,8 +1,8 @@
-"""Collect the files on this machine that a job needs at a dispatcher, and define their names in the dispatcher's
-record.
+"""Collect the files on this machine that a job needs at a dispatcher. The files and the job's request form a parcel.
 
-The dispatcher replaces paths below this machine's folder of records by paths below the dispatcher's folder of records
-(:func:`relocated`). The files therefore get names as if they were in the record on this machine.
+In the request, each file gets a path below the job's record on this machine. In the parcel, the file has the same name
+below the dispatcher's record. The program on the dispatcher's machine replaces the path of this machine's folder of
+records by the path of the folder of records there (:func:`relocated`).
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ from estimators.backends.dispatchers.base import LIMIT, Parcel
 from estimators.job.request import JobOptions, RunOptions, TrainingJobSpec
 from estimators.records.record import JobRecord, jobs_folder
 
-#: The files of a record that are sent: those that are written before a job begins.
+#: The files of a record that are sent. These files are written before a job begins.
 _OF_RECORD = ("events.jsonl", "provenance.json", "source")
-#: Folders in the record there, for channels and for files of the strategy.
+#: Folders in the dispatcher's record: for the files of channels, and for the files that the strategy names.
 _INPUTS, _ATTACHED = "inputs", "attached"
 
 
 def refusals(spec: TrainingJobSpec) -> list[str]:
-    """Return descriptions of the parts of a job that a dispatcher does not support, with remedies.
+    """Return descriptions of the features of a job that a dispatcher does not support, each with its remedy.
 
-    Missing files of channels on this machine are described, too.
+    A channel whose file on this machine does not exist is described, too.
     """
     found = []
     for channel in spec.inputs:
@@ -56,8 +56,8 @@ def refusals(spec: TrainingJobSpec) -> list[str]:
     for argument, uri in places.items():
         if uri is not None and not is_s3(uri):
             found.append(
-                f"{argument}={uri!r} is a folder of this machine. Give a place on S3, or leave {argument} out: the "
-                "job's files are then copied into the job's record here."
+                f"{argument}={uri!r} is a folder of this machine. Give an S3 URI, or leave {argument} out: the "
+                "job's files are then copied into the job's record on this machine."
             )
     strategy = spec.strategy
     if isinstance(strategy, Elastic) and strategy.discovery == DISCOVERED_BY_CALLER:
@@ -72,7 +72,7 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     """Return the parcel of a job for its dispatcher.
 
     Args:
-        record: The job's record, with all files that are written before a job begins.
+        record: The job's record. All files that are written before a job begins must already be in it.
         spec: The job.
         options: The run options of the job.
     """
@@ -107,15 +107,16 @@ def of(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> Parcel:
     return Parcel(name=spec.name, header=json.loads(json.dumps(header)), files=tuple(files))
 
 
-#: Prefixes of this machine's variables that the supervisor there gets, too: AWS's, for data on S3.
+#: Prefixes of the environment variables on this machine that the dispatcher's supervisor gets, too: AWS's variables,
+#: for data on S3.
 _PASSED = ("AWS_", "S3_ENDPOINT_URL")
 
 
 def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
     """Yield the strategy's hyperparameters that name a file on this machine.
 
-    Each item is the hyperparameter's name, with the file and the rest of the hyperparameter's value after the file's
-    name.
+    Each item is ``(name, (path, rest))``. ``rest`` is the part of the hyperparameter's value after the path, such as
+    ``:function``.
     """
     strategy = spec.strategy
     if not isinstance(strategy, Elastic):
@@ -130,7 +131,7 @@ def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
 def write(stream: IO[bytes], parcel: Parcel) -> None:
     """Write a parcel: its header as one line, then its files as a tar archive.
 
-    Links are replaced by the files that they lead to. Special files are not written.
+    In place of links, the files that they lead to are written. Special files are not written.
     """
     stream.write(encode({"op": "parcel", **parcel.header}, LIMIT))
     with tarfile.open(fileobj=stream, mode="w|") as archive:

@@ -1,11 +1,12 @@
 """Run a job's supervisor as a job of Ray's Jobs API: ``RunOptions(dispatcher="ray")``.
 
-All communication uses HTTP, as for ``ray job submit``. Three kinds of Ray jobs run on the head node
+All communication uses HTTP, as for ``ray job submit``. On the head node, fleetfit runs three kinds of Ray jobs
 (:mod:`estimators.client.ray_job`):
 
-* The training job has the name of the fleetfit job.
-* While a process follows the training job, another Ray job reports the changes of the training job's record.
-* For each request to the supervisor, another Ray job passes the request on.
+* The training job runs the supervisor. It has the name of the fleetfit job.
+* While a process on the caller's machine follows the training job, a second Ray job reports the changes of the training
+  job's record.
+* For each request to the supervisor, a short Ray job passes the request on.
 """
 
 from __future__ import annotations
@@ -53,13 +54,14 @@ from estimators.records.record import jobs_folder
 
 #: The program that runs as a Ray job.
 _PROGRAM = "estimators.client.ray_job"
-#: Variables in which Ray's own clients look for the Jobs API's address, and the default address.
+#: Variables from which Ray's own clients read the address of the Jobs API, and the default address.
 _ADDRESSES, _DEFAULT_ADDRESS = ("RAY_API_SERVER_ADDRESS", "RAY_ADDRESS"), "http://127.0.0.1:8265"
-#: The longest program argument on Linux, in bytes, less a margin for the rest of the shell command.
+#: The longest argument that is passed to a program, in bytes: the limit of Linux, less a margin for the rest of the
+#: shell command.
 _LONGEST_ARGUMENT = (128 << 10) - (8 << 10)
 #: The largest working directory that Ray accepts, in bytes.
 _LARGEST = 500 << 20
-#: Seconds, in addition to the script's grace period, after which Ray kills a job that was stopped.
+#: Ray kills a stopped job after the script's grace period and this number of seconds.
 _ENDING_S = 120
 #: Pattern of the prefix of a message in Ray's own logs.
 _LOGGED = re.compile(r"^\S+ \S+\s+[A-Z]+ \S+ -- ", re.MULTILINE)
@@ -114,7 +116,7 @@ class RayDispatcherOptions:
 
 
 def _runtime_env(where: str, value: Any) -> dict[str, Any]:
-    if isinstance(value, str):  # given on the command line
+    if isinstance(value, str):  # the option was given on the command line, as JSON
         try:
             value = json.loads(value)
         except ValueError:
@@ -142,7 +144,7 @@ class RayDispatcher(Dispatcher):
         self._options = RayDispatcherOptions.of(options)
         self._client: ClusterClient | None = None
         self._numbers = itertools.count(1)
-        self._answers: dict[int, asyncio.Queue[Message]] = {}  # request -> its answers, until the last one
+        self._answers: dict[int, asyncio.Queue[Message]] = {}  # request -> its answers, until it has its last answer
         self._tasks: set[asyncio.Task[None]] = set()
         self._job = ""
         self._folder = folders.make()
@@ -157,9 +159,9 @@ class RayDispatcher(Dispatcher):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options with the cluster's address.
+        """Return the options with the address of the cluster, even if an environment variable names the address.
 
-        The address is stored because Ray's environment variables may differ when another process attaches to the job.
+        When another process attaches to the job later, Ray's environment variables may differ.
         """
         if RayDispatcherOptions.of(options).address is not None:
             return options
@@ -176,7 +178,7 @@ class RayDispatcher(Dispatcher):
     def _ask(self, **message: Any) -> asyncio.Queue[Message]:
         """Send a request to the program that uses Ray's Jobs API, and return the queue of the answers to the request.
 
-        The program is started if it does not run.
+        If the program is not running, it is started first.
         """
         if self._client is None or self._client.over:
             self._client = ClusterClient(
@@ -195,7 +197,7 @@ class RayDispatcher(Dispatcher):
         return answers
 
     async def _hear(self, client: ClusterClient) -> None:
-        """Pass on the answers of the program that uses Ray's Jobs API, until the program ends."""
+        """Put the answers of the program that uses Ray's Jobs API into the requests' queues, until the program ends."""
         try:
             while True:
                 event = await client.event()
@@ -267,15 +269,16 @@ class RayDispatcher(Dispatcher):
                 return
 
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Submit a Ray job that reports the changes of the training job's record, and pass on its messages.
+        """Submit a Ray job that reports the changes of the training job's record, and yield its messages.
 
-        Similar Ray jobs that earlier processes have started for the same copy of the record are stopped first.
+        Earlier processes may have started such Ray jobs for the same copy of the record. These Ray jobs are stopped
+        first.
         """
         self._job = name
         words = ["follow", name, packed(have)]
         if len(words[-1]) > _LONGEST_ARGUMENT:
-            words[-1] = packed({})  # then the whole record is sent again
-        # The id of the copy, which only one process follows.
+            words[-1] = packed({})  # as if the copy were empty: the whole record is sent again
+        # Identifies this machine's copy of the record. Only one Ray job at a time may report changes for a copy.
         place = f"{socket.gethostname()}:{os.getuid()}:{jobs_folder() / name}"
         copy = hashlib.sha256(place.encode()).hexdigest()[:16]
         answers = self._submit_job(
@@ -341,9 +344,10 @@ class RayDispatcher(Dispatcher):
         remove_tree(self._folder, ignore_errors=True)
 
     def _code_package(self) -> Path:
-        """Return the archive of our code. The archive's bytes are always the same.
+        """Return the archive of our code.
 
-        Ray therefore recognises an archive that was uploaded before.
+        Its content is always the same. Ray therefore recognises an archive that was uploaded before, and does not
+        upload it again.
         """
         path = self._folder / "code.zip"
         if not path.exists():
@@ -352,8 +356,9 @@ class RayDispatcher(Dispatcher):
 
 
 def _remedy(reason: str) -> str:
-    """Return the remedy if the head node lacks a Python package or the Python interpreter. Return "" for other
-    reasons.
+    """Return the remedy if a Ray job has failed because the head node lacks a Python package or the interpreter.
+
+    Return "" for other reasons.
     """
     if "ModuleNotFoundError" in reason:
         needed = ", ".join(repr(name) for name in ("boto3", *PACKAGES) if name != "pip")

@@ -1,17 +1,20 @@
-"""Send requests to Ray's Jobs API over HTTP, for the process that copies a job's record.
+"""Send requests to Ray's Jobs API over HTTP, for :class:`estimators.backends.dispatchers.ray.RayDispatcher`.
 
     python -I ray_jobs.py
 
-This is a separate program, because Ray loads a hundred modules and starts threads, and Ray's client blocks. Requests
-and answers are JSON lines. Each answer has the ``id`` of its request. Any request except ``connect`` can be answered by
-``refused`` or ``unreached``, each with ``reason``. The other answers are:
+This is a separate program, because Ray's client loads a hundred modules, starts threads and blocks. Requests and
+answers are JSON lines. Each answer has the ``id`` of its request. If Ray refuses a request, the answer is ``refused``
+with ``reason``. If Ray cannot be reached, the answer is ``unreached`` with ``reason``. The requests and their other
+answers are:
 
 * ``connect`` with ``address`` has no answer.
-* ``submit`` submits a Ray job. The answer is ``submitted``. Then ``said`` follows with each ``message`` of the Ray job.
-  A message is a printed line that is a JSON object with ``op``. The last answer is ``over`` with ``reason``. If a Ray
-  job with the same name and metadata exists already, the messages of that job are read.
+* ``submit`` submits a Ray job. The first answer is ``submitted``. An answer ``said`` follows for each ``message`` of
+  the Ray job. A message is a printed line that is a JSON object with ``op``. If the Ray job ends, the last answer is
+  ``over`` with ``reason``. If a Ray job with the same name and metadata exists already, no second one is submitted, and
+  the messages of the existing one are reported.
 * ``stop`` with ``job`` stops a Ray job. The answer is ``stopped``.
-* ``look`` with ``job`` has the answer ``seen`` with ``runs``. The answer is ``refused`` if Ray has no such job.
+* ``look`` with ``job`` has the answer ``seen`` with ``runs``, which is true if the Ray job has not ended. If Ray has no
+  such job, the answer is ``refused``.
 
 The arguments of ``submit`` are:
 
@@ -19,11 +22,10 @@ The arguments of ``submit`` are:
 * ``entrypoint``: The shell command that the Ray job runs.
 * ``package``: The path of a zip file with the content of the working directory.
 * ``runtime_env``, ``metadata``: The values for Ray's Jobs API.
-* ``until``: The operations of the messages after which reading stops.
+* ``until``: The values of ``op`` in a message after which the Ray job's messages are not read any more.
 * ``forget``: Whether to delete the job from Ray after the last answer.
-* ``alone``: A name in the metadata. Other Ray jobs whose metadata contain the same value under this name are stopped
-  first.
-* ``beats``: Whether the Ray job prints continuously.
+* ``alone``: A key of the metadata. Ray jobs whose metadata have the same value under this key are stopped first.
+* ``beats``: Whether the Ray job prints continuously, so that silence means that the connection is lost.
 
 When the program's standard input ends, the program stops the Ray jobs that print continuously.
 """
@@ -50,29 +52,32 @@ if __name__ == "__main__":  # run as a separate program
 else:
     from estimators.backends.ray import shortage
 
-#: The head's message while its agent for jobs is missing, and the longest wait for the agent, in seconds.
+#: The head node's message while its agent, which starts Ray jobs, is missing. The longest wait for the agent, in
+#: seconds.
 _NOBODY, _STARTING_S = "No available agent", 60.0
-#: A reason why it stays missing: an agent that does not get its port runs on without accepting jobs.
+#: Why the agent may stay missing: an agent that does not get its port continues to run, but accepts no jobs.
 _PORT_TAKEN = (
     "another program on the head's node may use the port of Ray's dashboard agent (52365 by default). Look for an "
     "error in the node's dashboard_agent.log. If the port is the cause, start the head with another port: ray start "
     "--head --dashboard-agent-listen-port PORT"
 )
-#: The option of a raylet with the command that starts workers.
+#: The option with which a raylet gets the command that starts workers.
 _WORKER = "--python_worker_command="
-#: Beginning of the line that Ray writes into a job's log.
+#: Beginning of the line that Ray itself writes into a job's log.
 _RAYS_LINE = "Running entrypoint for job"
-#: Seconds within which the head must be reached.
+#: Seconds within which the head node must accept a connection.
 _REACH_S = 10.0
-#: Seconds of silence after which a job that prints continuously is lost: before its first message, and later.
+#: A Ray job that prints continuously is lost after this number of silent seconds: before its first message, and later.
 _FIRST_S, _SILENCE_S = 180.0, 30.0
-#: Seconds that stopped jobs may take to end, and that the program may take to exit.
+#: Seconds that stopped Ray jobs may take to end, and that this program may take to exit.
 _STOPPED_S, _LEAVE_S = 5.0, 15.0
-#: Seconds before a stopped job is deleted. Ray checks jobs each second, and marks one deleted earlier as failed.
+#: Seconds between the end of a stopped job and its deletion. Ray checks its jobs each second. If a job is deleted
+#: before Ray has noticed its end, Ray marks the job as failed.
 _SEEN_S = 2.5
-#: Seconds after which a job that has ended by itself is deleted; two machines' clocks are compared.
+#: Seconds after which a job that has ended by itself is deleted. This machine's clock is compared with the cluster's,
+#: so the value is larger than usual clock differences.
 _FORGOTTEN_S = 120.0
-#: Longest wait for a job's final status after its last line, in seconds.
+#: Longest wait for a job's final status after the job's last line, in seconds.
 _ENDED_S = 10.0
 
 
@@ -110,7 +115,7 @@ class Api:
         with self._connecting:
             if self._client is None:
                 if self._address is not None:
-                    os.environ["RAY_API_SERVER_ADDRESS"] = self._address  # the client prefers this to an argument
+                    os.environ["RAY_API_SERVER_ADDRESS"] = self._address  # it has priority over an argument
                 given = json.loads(os.environ.get("RAY_JOB_HEADERS") or "{}")
                 _look_for(os.environ.get("RAY_API_SERVER_ADDRESS") or "")
                 self._client = JobSubmissionClient(headers=given)
@@ -124,7 +129,7 @@ class Api:
             client = self.client()
             if asked.get("alone"):
                 self._end_others(client, asked)
-        except Exception as error:  # noqa: BLE001 - Ray's, requests' and aiohttp's own, which are many
+        except Exception as error:  # noqa: BLE001 - Ray, requests and aiohttp raise many kinds of errors
             nothing_lost = not (asked.get("beats") or asked.get("forget"))
             self.say(asked, "refused" if nothing_lost else "unreached", reason=_line(error))
             return
@@ -175,9 +180,7 @@ class Api:
             time.sleep(1.0)
 
     def _is_there(self, client: Any, asked: dict[str, Any]) -> bool:
-        """Return whether the same Ray job was submitted before. In that case, only the answer to the submission was
-        lost.
-        """
+        """Return whether the Ray job exists. If so, an earlier submission succeeded, and only its answer was lost."""
         with contextlib.suppress(Exception):
             known = client.get_job_info(asked["job"]).metadata or {}
             return bool(asked["metadata"]) and all(known.get(key) == value for key, value in asked["metadata"].items())
@@ -221,7 +224,8 @@ class Api:
                 break
             time.sleep(0.1)
         message = str(info.message or "").strip()
-        # Ray writes its own line after the program was started, so it may follow the program's last line.
+        # Ray writes a line of its own when it has started the program. This line may follow the last line of the
+        # program.
         lines = [line.strip() for line in message.splitlines() if line.strip() and not line.startswith(_RAYS_LINE)]
         return f"Ray's job {job} is {info.status.value}" + (f": {lines[-1].rstrip('.')}" if lines else "")
 
@@ -232,7 +236,7 @@ class Api:
             self.say(asked, "stopped")
 
     def look(self, asked: dict[str, Any]) -> None:
-        """Report whether a Ray job has not ended yet."""
+        """Report whether a Ray job is still pending or running."""
         with self._telling_errors(asked):
             self.say(asked, "seen", runs=not self.client().get_job_status(asked["job"]).is_terminal())
 

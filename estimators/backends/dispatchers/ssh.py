@@ -1,8 +1,8 @@
 """Run a job's supervisor on a machine that is reached by ssh: ``RunOptions(dispatcher="user@host")``.
 
 Our code is sent to the machine, as for hosts of ``instance_type="ssh"``. If the options name no Python interpreter, a
-Python environment is created on the machine. One connection follows the job and carries requests to its supervisor. The
-programs on the machine that serve this connection end with the connection.
+Python environment is created on the machine. One ssh connection follows the job and carries requests to its supervisor.
+When this connection ends, the programs on the machine that serve it end, too. The supervisor continues.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from estimators.job.errors import ConfigurationError
 from estimators.provision.errors import ProvisionError
 from estimators.records.record import jobs_folder
 
-#: Seconds between two heartbeats to the program there, which exits if several are missing.
+#: Seconds between two heartbeats to our program on the machine. The program exits if several heartbeats are missing.
 BEAT_S = 5.0
 
 
@@ -99,7 +99,7 @@ class SshDispatcher(Dispatcher):
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
         self._taker: tuple[SshConnection, ChildProcess] | None = None
-        self._writer: int | None = None  # the input of the program that reports changes
+        self._writer: int | None = None  # the descriptor that writes to the program that reports changes
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
 
@@ -149,7 +149,7 @@ class SshDispatcher(Dispatcher):
         return connection.ended or program.complaint or "the connection ended"
 
     async def prepare(self) -> None:
-        """Start the program at the dispatcher that accepts a parcel."""
+        """Start our program on the dispatcher's machine. The program then waits for the parcel."""
         try:
             self._taker = await self._start("submit")
         except HostError as error:
@@ -228,12 +228,13 @@ class SshDispatcher(Dispatcher):
     def _write(self, message: Message) -> None:
         """Write a message to the program on the machine.
 
-        A short message is written at once, unless the program has not read for a long time.
+        A short message is written without blocking. If the pipe is full, because the program has not read for a long
+        time, the message is dropped.
         """
         if self._writer is None:
             return
         data = memoryview(encode(message, LIMIT))
-        os.set_blocking(self._writer, len(data) > 4096)  # only the first message is long, and it is read at once
+        os.set_blocking(self._writer, len(data) > 4096)  # only the first one is long, and is read at once
         with contextlib.suppress(OSError):  # the reader reports the end of the connection
             while data:
                 data = data[os.write(self._writer, data) :]

@@ -29,7 +29,7 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
     if ContainerOptions.of(options.backend_options).link_rate and (why := links.refusal()) is not None:
         return [f"backend option 'link_rate' is not available here: {why}."]
     engine = Engine()
-    # The engine reports whether it has a GPU runtime.
+    # A missing GPU runtime is not detected here. In this case, the engine refuses to start the containers.
     if fleets.capabilities(spec.instance_type).needs_gpus and not gpu_count():
         return ["no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."]
     image = engine.image(image_of(spec))
@@ -96,7 +96,10 @@ def refusals(spec: TrainingJobSpec, options: RunOptions, image: ImageFacts, *, m
 
 
 def others_may_read_mounts(settings: Path = Path("/etc/fuse.conf")) -> bool:
-    """Return whether users may allow others to read their FUSE mounts. See ``user_allow_other`` in fusermount3(1)."""
+    """Return whether this machine lets a user share a FUSE mount with root and other users.
+
+    See ``user_allow_other`` in fusermount3(1).
+    """
     try:
         lines = settings.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

@@ -21,7 +21,8 @@ from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL
 from estimators.job import fleets
 from estimators.job.request import JobOptions, TrainingJobSpec
 
-#: Labels of everything that a job creates on the engine. The record's path distinguishes jobs of different users.
+#: Labels of everything that a job creates in the engine. Jobs of different users may have the same name, but their
+#: records have different paths.
 JOB_LABEL = "fleetfit.job"
 RECORD_LABEL = "fleetfit.record"
 HOST_LABEL = "fleetfit.host"
@@ -125,13 +126,13 @@ def labels_of(spec: TrainingJobSpec, record: Path) -> dict[str, str]:
 def keeps_names(spec: TrainingJobSpec, *, toolkit: bool) -> bool:
     """Return whether the names of hosts that have ended must stay resolvable for the other hosts.
 
-    Our toolkit does not need these names.
+    Only images without our toolkit need this (see :mod:`~estimators.backends.docker.naming`).
     """
     return not toolkit and len(spec.hosts) > 1
 
 
 def facts(options: JobOptions) -> config.BackendFacts:
-    """Return the values in a container's configuration files that depend on the backend."""
+    """Return the backend's values for the configuration files of a container."""
     return config.BackendFacts(
         network_interface=INTERFACE, submit_directory=CODE, instance_type=options.asked_instance_type
     )
@@ -176,7 +177,7 @@ def plan_container(
     # Folders are mounted one by one, so that an image's other files in /opt/ml, such as its code, stay visible.
     folders = ["input", "model", "output"]
     folders += ["code"] if spec.submit_directory is not None else []
-    folders += ["pipe_state"] if local.has_pipes(spec) else []  # readers count the epochs there
+    folders += ["pipe_state"] if local.has_pipes(spec) else []  # Pipe mode readers count epochs in it
     mounts = [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
     mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
     if (model_dir := local_model_dir(spec)) is not None:
@@ -204,7 +205,7 @@ def plan_container(
 def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dict[str, str]:
     """Return the environment variables of a host's toolkit.
 
-    One variable has the number of hosts if several hosts share this machine's cores.
+    If several hosts share this machine's cores, one of the variables contains the number of these hosts.
     """
     found = dict(config.host_config(spec, host, facts(options)).environment)
     if len(spec.hosts) > 1 and ContainerOptions.of(options.backend_options).cpus is None:
@@ -213,9 +214,10 @@ def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dic
 
 
 def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
-    """Return the numbers of a host's GPUs. If the machine has enough GPUs, several hosts get disjoint sets.
+    """Return the numbers of a host's GPUs.
 
-    An empty tuple means all GPUs. None means that the job requests no GPUs.
+    If the machine has at least one GPU for each host, the hosts get disjoint sets. Otherwise, each host gets all GPUs,
+    and the result is an empty tuple. None means that the job requests no GPUs.
     """
     if not fleets.capabilities(spec.instance_type).needs_gpus:
         return None
@@ -236,11 +238,10 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
-    """Return the folder to mount for a ``model_dir`` on this machine. Return None if ``model_dir`` is not on this
-    machine.
+    """Return the folder to mount for a ``model_dir`` on this machine.
 
-    The folder is the output path if the output path contains ``model_dir``. Otherwise, the folder is ``model_dir``
-    itself.
+    If ``model_dir`` is in the output path, the folder is the output path. Otherwise, the folder is ``model_dir``
+    itself. Return None if ``model_dir`` is not on this machine.
     """
     path, output = local_model_dir(spec), path_here(spec.output.path)
     within = path is not None and output is not None and path.is_relative_to(output.absolute())
@@ -248,7 +249,10 @@ def local_output(spec: TrainingJobSpec) -> Path | None:
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
-    """Return those mounts of a job's channels that are known before the inputs are prepared."""
+    """Return those mounts of a job's channels that can be determined before the inputs are prepared.
+
+    These are the local files and folders in FastFile mode.
+    """
     found = []
     for channel in spec.inputs:
         path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None

@@ -26,17 +26,17 @@ from estimators.job.errors import FleetfitError
 
 T = TypeVar("T")
 
-#: Header of each piece of a container's output without a terminal: the stream's number, and the length.
+#: If a container has no terminal, each piece of its output has this header: the stream's number, and the length.
 FRAME = struct.Struct(">BxxxL")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ContainerEnd:
-    """The end of a container.
+    """The way in which a container has ended.
 
     Attributes:
-        exit_code: The exit code of the container's first process, or 128 plus the signal's number if a signal has
-            killed this process.
+        exit_code: The exit code of the container's first process. If a signal has killed this process, the exit code
+            is 128 plus the signal's number.
         out_of_memory: Whether the kernel killed a process in the container because memory ran out.
         error: The container engine's error message, or "".
     """
@@ -61,7 +61,7 @@ class Engine(ImageEngine):
         """Return whether the container engine runs as an ordinary user. This user appears as root in the engine's
         containers.
         """
-        info = self.info()  # Docker: a security option; Podman: its own key
+        info = self.info()  # Docker reports a security option, Podman a key
         return bool(info.get("Rootless")) or "name=rootless" in (info.get("SecurityOptions") or ())
 
     def create_network(self, name: str, labels: Mapping[str, str], *, internal: bool = False) -> None:
@@ -146,7 +146,12 @@ class Engine(ImageEngine):
         return self.ended(container, code)
 
     def ended(self, container: str, code: int) -> ContainerEnd:
-        """Return the end of a container, or of a program in a kept container, for a given exit code."""
+        """Return how a container, or a program in a kept container, has ended.
+
+        Args:
+            container: The container's id.
+            code: The exit code of the container or program. The other values are requested from the engine.
+        """
         if (found := self.inspect(container)) is None:
             return ContainerEnd(exit_code=code, error="the container was removed from outside")
         state = found["State"]
@@ -220,7 +225,7 @@ async def call(loop: Loop, work: Callable[[], T]) -> T:
         work: The call.
 
     Raises:
-        EngineError: the engine refused the request, or the engine's answer cannot be understood.
+        EngineError: the engine refused the request, or the engine's response cannot be understood.
         FleetfitError: the call failed for another reason.
         OSError: the call failed in the operating system.
     """
@@ -233,7 +238,7 @@ async def call(loop: Loop, work: Callable[[], T]) -> T:
 
 
 def settings(plan: ContainerPlan) -> dict[str, Any]:
-    """Return the body of the request with which the container engine creates a container."""
+    """Return the body of the request that creates a container."""
     limits = plan.limits
     mounts = [
         {"Type": "bind", "Source": mount.source, "Target": mount.target, "ReadOnly": mount.read_only}
@@ -263,6 +268,6 @@ def settings(plan: ContainerPlan) -> dict[str, Any]:
         "NetworkingConfig": {"EndpointsConfig": {plan.network: {"Aliases": [plan.host]}} if plan.network else {}},
         "AttachStdout": True,
         "AttachStderr": True,
-        # The container's input ends with the supervisor's connection.
+        # When the supervisor's connection is closed, the engine closes the container's standard input.
         **dict.fromkeys(("AttachStdin", "OpenStdin", "StdinOnce"), plan.lifeline),
     }

@@ -15,17 +15,18 @@ _LINKS = (
     "During handling of the above exception, another exception occurred:",
     "The above exception was the direct cause of the following exception:",
 )
-#: The last line of a traceback, ``package.Broken: no data``; and the same with a typical name of an exception.
+#: Patterns of a traceback's last line, such as ``package.Broken: no data``. ``_SURE`` matches only names that are
+#: typical of exceptions, such as ``KeyError``.
 _EXCEPTION = re.compile(r"[A-Za-z_][\w.<>]*(?:: .*)?")
 _SURE = re.compile(r"[A-Za-z_][\w.<>]*(?:Error|Exception|Exit|Interrupt|Warning)(?:: .*)?")
-#: An exception's name that is separated from its message, because the two were read in different pieces.
+#: An exception's name that a line break separates from the message, because a toolkit has read the two separately.
 _TORN = re.compile(r"^([A-Za-z_][\w.]*)(?:\n+:|:\n)\s*(?=\S)", re.MULTILINE)
-#: Maximum number of characters of an image's own ``output/failure`` in the reason.
+#: Maximum number of characters that the reason quotes from ``output/failure``.
 _SAID = 600
 
 
 def end_failure(host: str, ended: ContainerEnd, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
-    """Return the cause of the end of a container, as far as the backend knows the cause.
+    """Return the cause of a container's failure.
 
     Return None in three cases: the container has succeeded, it has ended after SIGTERM, or our toolkit reports the
     cause itself.
@@ -77,11 +78,11 @@ def last_traceback(text: str) -> str | None:
     exception's message are omitted.
 
     Some toolkits read standard output and standard error piece by piece, for example ``sagemaker-training`` (``watch``
-    in ``process.py``). Such a toolkit may insert a line of standard output between two lines of standard error. Such a
-    toolkit may also remove the indentation of the first line of a piece. The line with the exception is therefore
-    recognised only by its form.
+    in ``process.py``). Such a toolkit may insert a line of standard output between two lines of standard error. It may
+    also remove the indentation of the first line of a piece. The line with the exception is therefore recognised by a
+    pattern, and not by its position or indentation.
     """
-    # The header may follow on a line whose end the toolkit has not read yet.
+    # The header need not start a line: it may follow an unfinished line of other output.
     *before, last = _TORN.sub(r"\1: ", text).split(_HEADER)
     lines = last.split("\n")
     ends = [number for rule in (_SURE, _EXCEPTION) for number, line in enumerate(lines) if rule.fullmatch(line)]

@@ -1,4 +1,6 @@
-"""Run a host as a container. The host's files are in the job's record, and its agents run on this machine outside the
+"""Run a host as a container.
+
+The host's files are in the job's record. The host's agents, which are helper processes, run on this machine outside the
 container.
 """
 
@@ -30,10 +32,10 @@ if TYPE_CHECKING:
 _READ_SIZE = 1 << 18
 #: Seconds to wait for a container's last output after its end.
 _LAST_WORDS = 2.0
-#: Size of the end of a container's output that is searched for the reason, in bytes.
+#: Number of bytes at the end of a container's output that are searched for the cause of a failure.
 _TAIL = 1 << 16
-#: Signal -> the word that is written to our toolkit's lifeline instead. A signal would be lost if the container's first
-#: process has no handler for it yet; a word stays in the pipe.
+#: Signal -> the message that is written to our toolkit's lifeline instead. A signal would be lost if the container's
+#: first process has no handler for the signal yet; a message stays in the pipe.
 _WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
 
 
@@ -111,7 +113,7 @@ class ContainerHost(LocalHost):
 
 
 class ContainerProcess:
-    """A host's container as a process.
+    """A host's container, with the interface of a process.
 
     See :class:`estimators.backends.hosts.provider.HostProcess` for the interface.
 
@@ -129,7 +131,7 @@ class ContainerProcess:
         self._tail = b""
         self._running: RunningContainer | None = None
         self._writer: asyncio.StreamWriter | None = None
-        self._unsaid = b""  # data that was written before it runs
+        self._unsaid = b""  # data that was written before the container ran
         self._signals: list[int] = []
         self._starting = asyncio.ensure_future(provider.start(host, env))
         self._life = provider.loop.start(self._live())
@@ -200,18 +202,18 @@ class ContainerProcess:
             self._unsaid = b""
 
     def close_input(self) -> None:
-        """Do nothing, because a container's standard input ends when its connection is closed."""
+        """Do nothing. The container's standard input ends when the connection to the container is closed."""
 
     def signal(self, number: int) -> None:
         """Send a signal to the container.
 
-        Our toolkit gets SIGTERM and SIGINT as a word on its lifeline. All other signals, and all signals to other
+        For SIGTERM and SIGINT, our toolkit gets a message on its lifeline. All other signals, and all signals to other
         programs, are sent by the container engine. The engine sends SIGTERM unchanged, and sends SIGKILL instead of any
         other signal.
         """
         if self._running is None:
             self._signals.append(number)
-            if number != signal.SIGTERM:  # the job does not wait for the engine's answer
+            if number != signal.SIGTERM:  # the job does not wait for the engine's response
                 self._starting.cancel()
         elif self._provider.toolkit and number in _WORDS:
             self.write(_WORDS[number])

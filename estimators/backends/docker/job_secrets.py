@@ -4,8 +4,8 @@ Environment variables would not be secret, because ``docker inspect`` shows them
 
 * The token with which the hosts authenticate, and the caller's AWS credentials, are written into a folder that is
   mounted.
-* Keys for sshd are written into the containers if another launcher needs sshd. The keys are deleted together with the
-  containers.
+* Keys for sshd are written into the containers if the job uses a launcher that needs sshd. fleetfit's own launchers do
+  not need sshd. The keys are deleted together with the containers.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 _FILE, _CREDENTIALS = "secrets.json", "credentials"
 _KEYS = ("aws_access_key_id", "aws_secret_access_key", "aws_session_token")
-#: The channel with the launchers of the official SDK 3.x.
+#: The channel that contains the launchers of the official SageMaker SDK 3.x.
 _OFFICIAL_DRIVERS = "sm_drivers"
 
 
@@ -55,9 +55,9 @@ def write(folder: Path, token: str) -> dict[str, str]:
 def aws_credentials(environment: Mapping[str, str]) -> str:
     """Return the text of a shared credentials file in which the caller's profile is named ``default``.
 
-    Return "" if the caller has no credentials. Environment variables take precedence over the file, as in boto3.
-    Credentials that have to be fetched (SSO, roles, instance metadata) are not included. A script that needs such
-    credentials gets them in its ``environment``.
+    Return "" if the caller has no credentials. Environment variables take precedence over the caller's credentials
+    file, as in boto3. Credentials that have to be fetched (SSO, roles, instance metadata) are not included. A user
+    whose script needs such credentials passes them in the job's ``environment``.
     """
     given = configparser.RawConfigParser()
     values = {key: environment[key.upper()] for key in _KEYS if environment.get(key.upper())}

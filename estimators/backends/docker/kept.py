@@ -1,10 +1,12 @@
 """Keep containers for the next job: ``keep_alive_period_in_seconds``.
 
 A pool is a network with one container for each host. The container's first process (:mod:`container.toolkit.idle`)
-forks the toolkit of one job after another. A pool serves jobs with the same image, hosts, limits and folders, because
-its mounts are fixed when it is created. A pool is a folder under ``$FLEETFIT_HOME/warm``, whose lock is held by the job
-that uses it. A note beside the lock says until when the pool is kept for the next job, and which job's remover waits
-for that time (:mod:`.reaper`).
+forks the toolkit of one job after another. A pool serves only jobs with equal images, hosts, limits and folders,
+because the mounts are fixed when the containers are created.
+
+Each pool has a folder under ``$FLEETFIT_HOME/warm``. The job that uses the pool holds the lock in this folder. A note
+in the folder contains the time until which the pool is kept for the next job. The note also names the pool's last job.
+The remover of this job (:mod:`.reaper`) removes the pool at that time.
 """
 
 from __future__ import annotations
@@ -39,9 +41,9 @@ SOCKET = "toolkit"
 _PROGRAM = ("/opt/fleetfit/bin/python", "-I", "/opt/fleetfit/toolkit/container/__main__.py")
 #: Arguments of the first process of a pool's containers.
 _IDLE = ("idle", f"{IDLE}/{SOCKET}")
-#: Seconds within which a container's first process must listen, and between two attempts to connect.
+#: Seconds within which a container's first process must listen, and seconds between two attempts to connect to it.
 _START_S, _LOOK_S = 60.0, 0.005
-#: Seconds after which the engine is asked whether the container still runs.
+#: Seconds between two checks whether the container still runs.
 _ASK_S = 1.0
 #: Seconds between two checks of a pool's note by its remover.
 _WATCH_S = 0.5
@@ -60,15 +62,21 @@ class ContainerPool:
     # --- the lock and the note ---
 
     def take(self) -> int | None:
-        """Return the descriptor that holds the pool's lock. Return None if another process holds the lock, or if the
-        pool was removed.
+        """Take the pool's lock, and return the descriptor that holds the lock.
+
+        Return None if another process holds the lock, or if the pool was removed.
         """
         with contextlib.suppress(OSError):
             return locks.take(self.path / "lock")
         return None
 
     def note(self, job: str, until: float = 0.0) -> None:
-        """Store the pool's last job, and until when the pool is kept for the next job, in seconds since the epoch."""
+        """Write the pool's note.
+
+        Args:
+            job: The path of the record of the job that uses the pool, or has used the pool last.
+            until: The time until which the pool is kept for the next job, in seconds since the epoch.
+        """
         files.replace(self.path / "note", json.dumps([job, until]).encode())
 
     def noted(self) -> tuple[str, float]:
@@ -84,10 +92,14 @@ class ContainerPool:
         return locks.is_held(self.path / "lock") or self.noted()[1] > time.time()
 
     def await_end(self, job: str) -> bool:
-        """Wait until the pool is not kept any longer.
+        """Wait until the pool's keep time has ended or another job has claimed the pool.
+
+        Args:
+            job: The path of the record of the pool's last job.
 
         Returns:
-            True if the keep time has ended. False if another job has claimed the pool meanwhile.
+            True if the keep time has ended. This process then holds the pool's lock. False if another job has claimed
+            the pool.
         """
         while self.noted()[0] == job:
             if time.time() >= self.noted()[1] and self.take() is not None:  # the lock is held until this process ends
@@ -155,7 +167,12 @@ class ContainerPool:
             engine.start(engine.create(named), named)
 
     def keep(self, job: str, seconds: float) -> None:
-        """Delete the job's secrets, and keep the pool for the next job if that succeeded."""
+        """Delete the job's secrets. If all secrets were deleted, keep the pool for the next job.
+
+        Args:
+            job: The path of the job's record.
+            seconds: The keep time in seconds.
+        """
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
@@ -165,10 +182,10 @@ class ContainerPool:
 def plan_pool(
     spec: TrainingJobSpec, options: RunOptions, *, jobs: Path, checkpoints: Path | None, gpus: int
 ) -> tuple[ContainerPlan, ...]:
-    """Return the descriptions of idle containers that a job can run in. The containers have no names in these
-    descriptions.
+    """Return the descriptions of idle containers that a job can run in.
 
-    The containers have the same paths as this machine.
+    Files and folders are mounted at the paths that they have on this machine. The descriptions contain no container
+    names. :meth:`ContainerPool.make` adds the names.
 
     Args:
         spec: The job.
@@ -212,12 +229,20 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
 
 
 def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[ContainerPool, int] | None:
-    """Claim a free pool of this key whose containers run. Return the pool with the descriptor of the pool's lock, or
-    None.
+    """Claim a free pool with this key whose containers run.
 
-    The remover of the pool's last job keeps waiting until the caller notes the next job in the pool
-    (:meth:`ContainerPool.note`). The caller therefore starts the next job's remover before. A pool with a container
-    that has ended is not kept any longer, so that no job tries the pool again.
+    The remover of the pool's last job stays responsible for the pool until the caller writes the next job's path into
+    the pool's note (:meth:`ContainerPool.note`). The caller must therefore start the next job's remover first.
+
+    If a container of a pool has ended, the pool's keep time is set to 0, so that no job tries the pool again.
+
+    Args:
+        home: The folder that contains the folder of pools.
+        key: The result of :func:`key_of`.
+        hosts: The names of the job's hosts.
+
+    Returns:
+        The pool, and the descriptor of the pool's lock. None if no pool was claimed.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = ContainerPool(path)
@@ -233,7 +258,10 @@ def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[ContainerPool, in
 
 
 async def release(claiming: Awaitable[tuple[ContainerPool, int] | None]) -> None:
-    """Wait until a pool was claimed, and close the pool's lock, so that another job can claim the pool."""
+    """Wait for the result of :func:`claim`, and close the pool's lock, so that a different job can claim the pool.
+
+    This function is used if the job was cancelled while a thread claimed the pool.
+    """
     with contextlib.suppress(FleetfitError, OSError):
         if (claimed := await claiming) is not None:
             os.close(claimed[1])
@@ -258,7 +286,7 @@ def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:
 def start(
     pool: ContainerPool, host: str, environment: Mapping[str, str], engine: Engine
 ) -> tuple[socket.socket, BlockingConnection]:
-    """Start a toolkit through the first process of a kept container.
+    """Start a job's toolkit through the first process of a kept container.
 
     Args:
         pool: The pool of the container.
@@ -300,8 +328,9 @@ def start(
 
 
 def exit_code(control: BlockingConnection) -> int | None:
-    """Wait for the toolkit's exit code, and return the exit code. Return None if the container has ended without
-    reporting it.
+    """Wait for the toolkit's exit code, and return it.
+
+    Return None if the container has ended without reporting the exit code.
     """
     with control, contextlib.suppress(OSError, MessageError):
         if (message := control.receive()) is not None:

@@ -15,7 +15,7 @@ from estimators.records.record import JobRecord
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EngineLeftover(Leftover):
-    """A container or a network that a job has left.
+    """A container or network that a job has left behind.
 
     Attributes:
         engine: The engine of the container or network.
@@ -34,9 +34,10 @@ class EngineLeftover(Leftover):
 
 
 def find() -> list[Leftover]:
-    """Return the containers and networks of jobs and pools that have no process any more.
+    """Return the containers and networks of jobs whose supervisor has ended, and of unused pools.
 
-    Return an empty list if the container engine cannot be reached.
+    A pool is unused if no job uses it and its keep time has ended. Return an empty list if the container engine cannot
+    be reached.
     """
     engine = Engine()
     try:

@@ -53,7 +53,7 @@ def rate(where: str, value: Any) -> int:
     The option is a text such as ``"100mbit"`` or ``"1gbit"``, or a number of bits per second.
 
     Raises:
-        ConfigurationError: the value has another form or is out of range.
+        ConfigurationError: the value is neither such a text nor a number, or is out of range.
     """
     match = _RATE.fullmatch(value.strip()) if isinstance(value, str) else None
     if match is not None:

@@ -1,4 +1,7 @@
-"""Serve hosts that are containers. The containers mount their file trees from this machine as ``/opt/ml``."""
+"""Prepare the files of hosts that are containers.
+
+The containers mount their file trees from this machine as ``/opt/ml``.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MountedPlatform(LocalPlatform):
-    """The platform of all hosts of a job that runs in containers."""
+    """The group of agents that serve all hosts of a job in containers."""
 
     def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
         super().__init__(cluster, containers.facts(cluster.options))

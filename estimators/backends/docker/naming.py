@@ -2,8 +2,8 @@
 
 The container engine resolves a container's name only while the container is running. SageMaker's own toolkit first
 waits until the names of all hosts resolve (``_wait_hostname_resolution`` in sagemaker-training's ``entry_point.py``).
-The toolkit waits for up to 15 minutes. A host that starts late would thus wait for a host that has already finished.
-Such containers therefore get an ``/etc/hosts`` from which no name is removed.
+SageMaker's toolkit waits for up to 15 minutes. A host that starts late would thus wait for a host that has already
+finished. Containers without our toolkit therefore get an ``/etc/hosts`` file from which no name is removed.
 """
 
 from __future__ import annotations

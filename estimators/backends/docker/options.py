@@ -88,8 +88,8 @@ class ContainerOptions:
         cpus: The limit of cores, or None for no limit.
         shm_size: The size of ``/dev/shm`` in bytes. Only the used part counts as memory.
         mounts: Additional files and folders of this machine to mount, writable: ``{"/data/licences": "/licences"}``.
-        sshd: Whether the containers get keys for sshd that are created for the job. If None, the containers get keys
-            only for launchers that are known to need sshd.
+        sshd: Whether the containers get keys for sshd, which are created for the job. If None, the containers get keys
+            only if the job uses a launcher that is known to need sshd.
         link_rate: The rate of a container's link in bits per second (``"100mbit"``). If None, the rate is not limited.
         link_latency_ms: The longest time that a packet waits in a link's queue, in milliseconds.
     """

@@ -28,7 +28,7 @@ def is_root(user: str) -> bool:
 def foreign(place: Path, uid: int) -> bool:
     """Return whether a folder contains a file or folder that does not belong to a user.
 
-    Return True also if a file or folder cannot be examined.
+    Return True also if a file or folder cannot be examined. Files that are deleted meanwhile are ignored.
 
     Args:
         place: The folder.
@@ -46,12 +46,13 @@ def foreign(place: Path, uid: int) -> bool:
 
 
 def give_back(engine: Engine, duty: Duty, user: str) -> None:
-    """Make the calling user the owner of the files that containers have written. Do nothing if the user owns all files
-    already.
+    """Make the calling user the owner of the files that containers have written.
+
+    Do nothing if the user owns all files already.
 
     Args:
         engine: The client of the container engine.
-        duty: The folders of the files.
+        duty: The cleanup of the job, which contains the folders of the files.
         user: The user that the job's containers ran as. Empty for root.
 
     Raises:
@@ -66,13 +67,13 @@ def give_back(engine: Engine, duty: Duty, user: str) -> None:
 
 
 def plans(duty: Duty, user: str, uid: int, gid: int) -> list[ContainerPlan]:
-    """Return the descriptions of containers that change the owner of files. The image of these containers is already in
-    the container engine.
+    """Return the descriptions of containers that change the owner of files.
 
-    In folders that others use too, only files of root or of ``user`` get the new owner.
+    In folders that others use, too, only files of root or of ``user`` get the new owner.
 
     Args:
-        duty: The folders, and an image with GNU's ``find`` and ``chown``.
+        duty: The cleanup of the job, which contains the folders and the image. The image has GNU's ``find`` and
+            ``chown``, and is already in the container engine.
         user: The user that the job's containers ran as. Empty for root.
         uid: The uid of the new owner, as containers see it.
         gid: The gid of the new owner, as containers see it.

@@ -44,15 +44,16 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 
 
 class DockerProvider(HostProvider):
-    """A provider of one container for each host. Either new containers are created in the job's own network, or kept
-    containers are used.
+    """A provider of one container for each host.
+
+    The containers are either created for the job, in a network of the job, or kept from an earlier job.
 
     Args:
         job: The job, with the functions through which the provider reports to the supervisor.
         cluster: The backend that runs the job on the hosts.
 
     Attributes:
-        toolkit: Whether our toolkit runs in the containers. The value is valid when the first container starts.
+        toolkit: Whether our toolkit runs in the containers. The value is valid from the start of the first container.
     """
 
     name: ClassVar[str] = fleets.CONTAINERS
@@ -77,7 +78,7 @@ class DockerProvider(HostProvider):
         self._pool_lock = -1
         self._used: set[str] = set()  # hosts whose containers run, or had a process killed
         self._made: asyncio.Task[None] | None = None
-        self._made_for = 0  # the attempt for which it was made
+        self._made_for = 0  # the attempt that `_made` prepares
         self._giving_back = asyncio.Lock()
 
     @classmethod
@@ -185,7 +186,7 @@ class DockerProvider(HostProvider):
         self._pool = pool
 
     def _let_go(self) -> None:
-        """Make the remover remove everything, a kept pool when its time has ended."""
+        """Let the remover remove everything. A kept pool is removed only when its keep time has ended."""
         if self._remover is not None:
             self._remover.finish()
         if self._pool_lock >= 0:
@@ -194,8 +195,14 @@ class DockerProvider(HostProvider):
         self._used.clear()
 
     def _have_removed(self, label: str, value: Path) -> None:
-        """Start the process that removes everything with this label, and changes the owner of files, after the
-        supervisor's end.
+        """Start the remover.
+
+        After the supervisor has ended, this process removes everything with the label from the engine, and makes the
+        user the owner of the job's files.
+
+        Args:
+            label: The name of the label.
+            value: The value of the label.
         """
         duty = dataclasses.asdict(self._duty(label, value))
         self._remover = Remover(self.loop, self.job.protected, reaper.__name__, str(value), duty)
@@ -220,7 +227,7 @@ class DockerProvider(HostProvider):
         """Start a host's container, or start the host's toolkit in a kept container.
 
         Args:
-            host: The host.
+            host: The name of the host.
             env: The environment variables of the host's toolkit. The job's token is written to a file instead.
 
         Raises:
@@ -266,7 +273,7 @@ class DockerProvider(HostProvider):
         return RunningContainer(pool.container(host), stream, control)
 
     async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
-        """Start a container that exists, and tell the other containers its name."""
+        """Start a container that was created, and make its name resolvable in the other containers."""
         engine, spec = self._engine, self.cluster.spec
         try:
             await self._call(lambda: engine.start(made, plan))
@@ -318,8 +325,9 @@ class DockerProvider(HostProvider):
         return await self._call(wait)
 
     def succeeded(self, host: str) -> bool:
-        """Return whether our toolkit on a host has reported success. Reporting success is the toolkit's last action
-        before it exits.
+        """Return whether our toolkit on a host has reported success. This is the toolkit's last action before its exit.
+
+        Return False while the backend ends the attempt.
         """
         file, cluster = self._record.tree(host).success_file, self.cluster
         with contextlib.suppress(OSError, UnicodeDecodeError):
@@ -351,11 +359,11 @@ class DockerProvider(HostProvider):
             await self._call(lambda: self._engine.kill(container, name))
 
     def ended(self, host: str, *, clean: bool) -> None:
-        """Record that a host's container, or its toolkit in a kept one, has ended.
+        """Record that a host's container, or the host's toolkit in a kept container, has ended.
 
         Args:
-            host: The host.
-            clean: Whether no process in it was killed.
+            host: The name of the host.
+            clean: Whether no process in the container was killed.
         """
         if clean:
             self._used.discard(host)
@@ -375,7 +383,7 @@ class DockerProvider(HostProvider):
                 self.cluster.hand_on(self.cluster.spec.hosts[0], said.encode())
 
     def close(self) -> None:
-        """Make the remover remove the containers and the network, or keep the containers for the next job."""
+        """Let the remover remove the containers and the network, or keep the containers for the next job."""
         if self._made is not None:
             self._made.cancel()
         self._relays.close()

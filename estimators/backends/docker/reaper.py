@@ -1,8 +1,8 @@
 """Remove a job's containers and network when its supervisor has ended. See :mod:`estimators.backends.hosts.remover`.
 
 Containers are child processes of the engine and not of the supervisor. Without this module, they would continue after
-the supervisor was killed. Kept containers are removed when the keep time has ended, unless the next job has claimed
-them (:mod:`.kept`).
+the supervisor was killed. Kept containers are removed when their keep time has ended, except those that the next job
+has claimed (:mod:`.kept`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from estimators.backends.docker import kept, ownership
 from estimators.backends.docker.engine import Engine
 from estimators.backends.images.errors import EngineError
 
-#: Seconds without a finding after which the removal is complete: the engine may still be creating something that its
-#: lists do not show yet.
+#: The removal is complete when nothing to remove was found for this number of seconds. The engine may still be creating
+#: a container or network that its lists do not show yet.
 _QUIET = 1.0
-#: Seconds after which the reaper stops. `fleetfit clean` then finds the remaining containers and networks.
+#: Seconds after which an error of the engine ends the removal. Before, the removal is retried after an error. `fleetfit
+#: clean` finds the remaining containers and networks.
 _DEADLINE = 60.0
 
 
@@ -31,14 +32,15 @@ class Duty:
     """The cleanup after a supervisor has ended.
 
     Attributes:
-        job: The job.
-        label: Everything with this label and ``value`` is removed from the engine.
-        value: A record's folder, or a pool's, which is removed, too.
+        job: The path of the job's record.
+        label: The name of a label. Everything with this label and ``value`` is removed from the engine.
+        value: The value of the label: the path of the job's record or of a pool's folder. A pool's folder is removed,
+            too.
         runtime: The job's folder for sockets and secrets.
         image: The image whose tools change the owner of files.
-        trees: Folders that only the job uses: the calling user becomes the owner of everything in them.
-        shared: Folders that others use, too: the calling user becomes the owner of files of root or of the image's user
-            only.
+        trees: Folders that only the job uses. The calling user becomes the owner of everything in these folders.
+        shared: Folders that others use, too. The calling user becomes the owner of only those files that belong to root
+            or to the image's user.
     """
 
     job: str
@@ -70,18 +72,19 @@ def remove(**given: Any) -> bool:
             remove_tree(pool.path, ignore_errors=True)
         ownership.give_back(engine, duty, engine.image(duty.image).user)
     except (EngineError, OSError) as error:
-        print(f"fleetfit: the job's containers could not be removed, or their files not given back: {error}",
+        print(f"fleetfit: removing the job's containers or changing the owner of their files failed: {error}",
               file=sys.stderr)  # fmt: skip
         return False
     return True
 
 
 def _remove_all(engine: Engine, labels: dict[str, str]) -> None:
-    """Remove all containers and networks with the given labels. Stop when no container or network was found for
-    ``quiet`` seconds.
+    """Remove all containers and networks with the given labels.
+
+    Stop when no container or network was found for ``_QUIET`` seconds.
 
     Raises:
-        EngineError: a container or network cannot be removed.
+        EngineError: a container or network could not be removed within ``_DEADLINE`` seconds.
     """
     since = time.monotonic()
     until = since + _DEADLINE

@@ -1,8 +1,8 @@
 """Make AWS endpoints on this machine's loopback (``fleetfit serve``, ``fleetfit s3``) reachable for a job's containers.
 
-A container has a loopback interface of its own. An agent on this machine therefore listens at an address that
-containers can reach, and forwards connections to the endpoints. The address is this machine's address on the container
-engine's default bridge. The containers' environment variables contain this address.
+A container has its own loopback interface. An agent, which is a helper process on this machine, therefore listens at an
+address that containers can reach, and forwards connections to the endpoints. The address is this machine's address on
+the container engine's default bridge. The containers' environment variables contain this address.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class Relays:
             try:
                 bridge = await call(self._backend.loop, lambda: engine.gateway(_DEFAULT_BRIDGE))
                 self._start(urls, bridge)
-            except (EngineError, OSError) as error:  # Podman has no default bridge; a rootless engine's is not here
+            except (EngineError, OSError) as error:  # no default bridge (Podman), or none on this machine (rootless)
                 self._backend.warn(
                     f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
                     f"{str(error).rstrip('.')}. boto3 in a script cannot connect there."

@@ -1,7 +1,8 @@
 """Call EC2's API in one region. All methods block, so the supervisor calls them in threads.
 
-Every call can be repeated. Existing resources of a fleet are found by their name or tag, and removing a resource that
-no longer exists is not an error.
+A fleet is all instances and other resources that one start of a supervisor creates for its job. Every call can be
+repeated. Existing resources of a fleet are found by their name or tag, and removing a resource that no longer exists is
+not an error.
 """
 
 from __future__ import annotations
@@ -236,8 +237,8 @@ class Ec2Api:
     def _once(self, operation: str, duplicate: str, **arguments: Any) -> Mapping[str, Any] | None:
         """Create a resource, and return EC2's answer. Return None if the resource already exists.
 
-        The resource may exist because the answer to an earlier request was lost. The answer is more reliable than a
-        list of resources, because EC2 may not list a new resource yet.
+        The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that
+        the resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.
 
         Args:
             operation: The name of the boto3 method.
@@ -253,8 +254,9 @@ class Ec2Api:
         return answer
 
     def launch(self, request: Mapping[str, Any], token: str) -> FleetAnswer:
-        """Request instances, and return EC2's answer. Missing capacity and failed requests are in the answer and not
-        raised.
+        """Request instances, and return EC2's answer.
+
+        If EC2 lacks capacity or the request fails, the answer contains the reason, and no exception is raised.
 
         Args:
             request: The arguments of ``CreateFleet``, from :meth:`Search.requests`.
@@ -400,8 +402,9 @@ class Ec2Api:
 
 
 def read_price(products: Iterable[Mapping[str, Any]]) -> float | None:
-    """Return the first hourly price in US dollars in products of AWS's price list. Return None if there is no such
-    price.
+    """Return the first hourly price in US dollars that products of AWS's price list contain.
+
+    Return None if the products contain no hourly price in US dollars.
     """
     for product in products:
         for term in product.get("terms", {}).get("OnDemand", {}).values():
@@ -418,7 +421,7 @@ def resource_name(fleet: str) -> str:
 
 
 def own_address() -> str:
-    """Return this machine's public address in the form of a network, such as ``203.0.113.7/32``.
+    """Return this machine's public address as a network, such as ``203.0.113.7/32``.
 
     Raises:
         ConfigurationError: the address cannot be found.

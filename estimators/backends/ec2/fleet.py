@@ -1,8 +1,8 @@
 """Launch, watch and terminate a job's instances. The code runs in the supervisor's event loop and calls EC2's API in
 threads.
 
-EC2's answers decide which instances exist. If an instance has ended, its host is notified. An instance without a host
-is terminated.
+A fleet is the set of a job's instances. EC2's list of instances, and not this module's own record, decides which
+instances exist. If an instance has ended, its host is notified. An instance without a host is terminated.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ class NoInstance(HostUnavailable):
 
     @classmethod
     def of(cls, error: Exception) -> NoInstance:
-        """Convert an exception to a :class:`NoInstance`, which the hosts that wait for instances get."""
+        """Convert an exception to a :class:`NoInstance`, which each host that waits for an instance will raise."""
         if isinstance(error, NoInstance):
             return error
         ours = isinstance(error, ConfigurationError | BackendError)
@@ -109,7 +109,7 @@ class InstanceSlot:
             self.over.set_result(reason)
 
     def see(self, one: Instance | None) -> None:
-        """Update the state from EC2's description of the instance.
+        """Update the slot from EC2's description of the instance.
 
         Args:
             one: The description, or None if EC2 does not list the instance.
@@ -161,14 +161,14 @@ class Ec2Fleet:
         self._priced = self._noted = -math.inf
         self._limited = False
         self._requests = 0
-        self._named: set[str] = set()  # all instances in EC2's answers to requests
+        self._named: set[str] = set()  # all instances that EC2's answers to requests named
         self._unanswered = False  # whether a failed request may have launched instances
-        self._since, self._passes = 0.0, 0  # start of the wait for capacity, and number of passes
+        self._since, self._passes = 0.0, 0  # start of the wait for capacity, and passes since
         self._asking: asyncio.Task[None] | None = None
         self._watching: asyncio.Task[None] | None = None
         self._one_more = asyncio.Event()  # a host has requested an instance
         self._news = asyncio.Event()  # an instance was launched, or has no host any more
-        self._exclusive = asyncio.Lock()  # held by a request, whose instances have no host yet
+        self._exclusive = asyncio.Lock()  # held during a request, because its instances have no host yet
 
     @functools.cached_property
     def _background(self) -> Background:
@@ -204,7 +204,7 @@ class Ec2Fleet:
         return leave
 
     def close(self) -> None:
-        """Stop requesting and watching instances. Another process, the remover, then removes the fleet."""
+        """Stop requesting and watching instances. The remover, a separate process, then removes the fleet."""
         for task in (self._asking, self._watching):
             if task is not None:
                 task.cancel()
@@ -216,9 +216,10 @@ class Ec2Fleet:
     # --- shared resources ---
 
     async def prepare(self) -> tuple[Ec2Api, Made]:
-        """Create the shared resources when this method is called for the first time.
+        """Create the shared resources of the fleet.
 
-        Before, start the process that removes the resources.
+        The first call starts the remover, the process that will remove the resources, and then creates the resources.
+        Later calls only return the results.
 
         Returns:
             The client of EC2 and the shared resources.
@@ -285,7 +286,7 @@ class Ec2Fleet:
         places = made.places
         mine = [one for slot in self._slots if (one := self._instances.get(slot.id)) is not None and not one.gone]
         zones = {one.zone for one in mine}
-        if self._together and zones:  # to the zones of the gang's other hosts
+        if self._together and zones:  # all hosts of the job must be in the same zones
             places = tuple(place for place in places if place[0] in zones) or places
         on_demand = sum(one.lifecycle is Lifecycle.ON_DEMAND for one in mine)
         most = self._options.max_price_per_hour
@@ -302,7 +303,9 @@ class Ec2Fleet:
         )
 
     async def _request(self, api: Ec2Api, made: Made) -> FleetAnswer:
-        """Send EC2 the requests of one pass until instances are launched or no host waits for an instance.
+        """Send the requests of one pass (:meth:`Search.requests`) to EC2, one after the other.
+
+        Stop when EC2 launches instances or no host waits for an instance.
 
         Each request permits more combinations of instance types and purchasing options than the request before.
 
@@ -339,7 +342,7 @@ class Ec2Fleet:
                     answer = await self._background.call(lambda: api.launch(request, token))
                     self._unanswered = answer.failed
                     self._named.update(answer.launched)
-                    for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # others: no host
+                    for slot, instance in zip(self._wanting(), answer.launched, strict=False):  # the rest gets no host
                         slot.id, slot.launched = instance, _now()
                 if not answer.failed:
                     if count := len(answer.launched):
@@ -353,8 +356,9 @@ class Ec2Fleet:
             self._unanswered = False
 
     async def _wait(self, answer: FleetAnswer) -> None:
-        """Wait before the next request. The wait ends early if another host requests an instance, and gets longer from
-        pass to pass.
+        """Wait before the next request.
+
+        The wait gets longer from pass to pass. It ends early if a host requests an instance meanwhile.
 
         Args:
             answer: EC2's answer to the last request.

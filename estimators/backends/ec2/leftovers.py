@@ -1,4 +1,6 @@
-"""Remove fleets when their supervisor has ended, and find unused ones for ``fleetfit clean --ec2``.
+"""Remove a fleet when its supervisor has ended, and find unused fleets for ``fleetfit clean --ec2``.
+
+A fleet is all instances and other resources that one start of a supervisor creates for its job.
 
 The removal after a supervisor needs the supervisor's machine and valid credentials. If either is lost, the timers on
 the hosts shut the hosts down, and ``fleetfit clean --ec2`` removes the rest.
@@ -18,14 +20,15 @@ from estimators.backends.ec2.api import ERRORS, Ec2Api, Remains, failure_of
 from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
 from estimators.records.record import jobs_folder
 
-#: Seconds for which a removal is tried, after a job and for a user, and between two attempts. A security group can be
-#: removed only when the last instance has ended, which takes a minute or more.
+#: Seconds for which a removal is tried: after a job, and in `fleetfit clean`. The third value is the number of seconds
+#: between two attempts. A security group can be removed only when the last instance has ended, which takes a minute or
+#: more.
 _PATIENCE_S, _PERSONS_PATIENCE_S, _WAIT_S = 600.0, 180.0, 3.0
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FleetLeftover(Leftover):
-    """A fleet that a job has left.
+    """A fleet that a job has left behind.
 
     Attributes:
         region: The region of the fleet.
@@ -43,8 +46,8 @@ class FleetLeftover(Leftover):
 
 
 def owner() -> str:
-    """Return the owner of new fleets, for the fleets' tags. The owner consists of the user, this machine, and the
-    folder of records.
+    """Return the value of the owner tag for new fleets. It consists of the user, this machine and the folder of
+    records.
     """
     name = str(os.getuid())
     with contextlib.suppress(KeyError, OSError):  # a user without a name
@@ -94,7 +97,7 @@ def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool
 
 
 def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: float = _WAIT_S) -> list[str]:
-    """Remove a fleet. Retry until none of its resources exist any more.
+    """Remove a fleet. Retry until two successive attempts find no resources.
 
     Args:
         api: The client of EC2.
@@ -113,7 +116,7 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
         except ERRORS as error:
             left = [str(error)]
         empty = 0 if left else empty + 1
-        # EC2 may not yet list instances that were launched a moment ago. Two empty answers are therefore required.
+        # EC2 may not yet list instances that were launched a moment ago. The second attempt may therefore find more.
         if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)

@@ -136,10 +136,10 @@ class Ec2Options:
 
 
 def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...]:
-    """Return the permitted instance types by EC2's names. The job's own type is the first one.
+    """Return EC2's names of the permitted instance types. The job's own type is the first one.
 
     Raises:
-        ConfigurationError: the job's own type does not have the form of an EC2 type.
+        ConfigurationError: the job's own type is not an EC2 type.
     """
     own = (spec.instance_type or "").removeprefix(PREFIX)
     if _TYPE.fullmatch(own) is None:

@@ -23,7 +23,7 @@ class FleetCost:
     """The cost of hosts, in US dollars.
 
     Attributes:
-        total: The amount that has to be paid.
+        total: The amount that EC2 bills for the hosts.
         on_demand: The amount that all hosts would have cost at on-demand prices, or None if a price is not known.
         host_s: The sum of all hosts' running times, in seconds.
         complete: Whether the price of each host was known.
@@ -35,7 +35,7 @@ class FleetCost:
     complete: bool = True
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the cost in the form of the job's status."""
+        """Return the cost as a dict, which the job's status contains under ``cost``."""
         return {
             "total": round(self.total, 9),
             "on_demand": None if self.on_demand is None else round(self.on_demand, 9),

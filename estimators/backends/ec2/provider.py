@@ -44,7 +44,7 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import JobOptions, TrainingJobSpec
 
-#: Maximum number of instances for one host that cannot be used, one after the other.
+#: Number of unusable instances after which no further instance is launched for a host.
 _STARTS = 3
 #: Number of extensions of a host's lease within one lease.
 _EXTENSIONS = 6
@@ -57,7 +57,7 @@ _REBALANCE_S = 120.0
 class Ec2Provider(SshProvider):
     """A provider of hosts that EC2 launches.
 
-    Agents are started and hosts are used over ssh connections, as in
+    When an instance is running, an ssh connection starts an agent (our helper process) on the instance, as in
     :class:`estimators.backends.ssh.provider.SshProvider`.
     """
 
@@ -131,8 +131,9 @@ class Ec2Provider(SshProvider):
     # --- hosts ---
 
     def membership(self) -> MembershipSource | None:
-        """Return None, because EC2 launches an instance for each requested host. Interruption notices come from the
-        hosts themselves.
+        """Return None, because EC2 launches an instance for each requested host, and no list of machines is needed.
+
+        Agents on the hosts report the interruption notices.
         """
         return None
 
@@ -142,7 +143,8 @@ class Ec2Provider(SshProvider):
         If an instance cannot be used, another one is launched. At most three instances are tried.
 
         Raises:
-            HostUnavailable: no instance is launched, or none of them can be used. The message has the reasons.
+            HostUnavailable: EC2 launches no instance, or three launched instances cannot be used. The message has the
+                reasons.
         """
         reasons: list[str] = []
         while True:
@@ -226,8 +228,9 @@ class Ec2Provider(SshProvider):
             timer.close()
 
     async def _lose(self, host: Host, slot: InstanceSlot) -> None:
-        """Record a host as lost when EC2 reports the end of its instance. The host's connection may detect the end only
-        later.
+        """Record a host as lost when EC2 reports the end of its instance.
+
+        The ssh connection to the host may detect this end only later.
         """
         await asyncio.wait((slot.over,))
         host.lose(str(slot.over.result()))
@@ -267,7 +270,7 @@ class Ec2Provider(SshProvider):
         connection = self._reservations[host.name].connection
         super().release(host)
         left = self._fleet.drop(slot)
-        if connection is not None and not left:  # otherwise its lease is extended until its end
+        if connection is not None and not left:  # an open connection extends the lease
             connection.close()
 
     def close(self) -> None:

@@ -1,8 +1,8 @@
 """Build the requests to EC2 and read EC2's answers, with pure functions.
 
-A request for a fleet of type ``instant`` has one answer. The answer contains the launched instances, and the reason for
-each pool that launched no instance. The spot requests of such a fleet are one-time requests, so EC2 does not launch an
-interrupted instance again.
+EC2 answers a request for a fleet of type ``instant`` only once. The answer contains the launched instances. For each
+pool (an instance type in a zone) without a launched instance, the answer contains the reason. The spot requests of such
+a fleet are one-time requests, so EC2 does not launch an interrupted instance again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,8 @@ from estimators.backends.ec2.options import Ec2Options
 
 #: The tags of all created resources: the job, the fleet (one for each start of a supervisor), and the owner.
 JOB_TAG, FLEET_TAG, OWNER_TAG = "fleetfit:job", "fleetfit:fleet", "fleetfit:owner"
-#: The file on a host with the end of its lease, in seconds since its boot. The ssh session extends the lease.
+#: The file on a host that contains the end of the host's lease, in seconds since the host's boot. The ssh session
+#: extends the lease.
 LEASE = "/run/fleetfit/until"
 
 #: Maximum number of pools in a fleet request.
@@ -29,17 +30,18 @@ _POOLS = 300
 #: Delay until capacity is requested again, in seconds: the first one, which doubles each time, and the longest.
 _FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 _GONE_STATES = ("shutting-down", "terminated")
-#: Codes about missing capacity and prices; the cause may pass.
+#: Error codes for missing capacity and too low prices. Waiting may help.
 _LACKING = re.compile(
     r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
     r"|MaxSpotFleetRequestCountExceeded|Resource\w*LimitExceeded|RequestResourceCountExceeded"
 )
-#: Codes of throttled or unanswered requests; the cause may pass, and capacity remains unknown.
+#: Error codes for requests that EC2 throttled or could not process. Waiting may help. The codes say nothing about the
+#: capacity.
 _FAILED = re.compile(
     r"(Concurrent)?Request\w*LimitExceeded|\w*Throttl\w*|SlowDown|(Server\.)?Internal(Error|Failure)"
     r"|(Service)?Unavailable"
 )
-#: Codes of the account's limits; only the end of other instances or a higher quota helps.
+#: Error codes for the account's limits. Only ending other instances or a higher quota helps.
 _QUOTAS = re.compile(r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded")
 
 
@@ -83,7 +85,7 @@ class Instance:
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Instance:
-        """Create an instance from an entry in the answer of ``DescribeInstances``."""
+        """Create an instance from an entry in the response of ``DescribeInstances``."""
         return cls(
             id=entry["InstanceId"],
             type=entry["InstanceType"],
@@ -130,13 +132,14 @@ class Shortage:
 
     @property
     def passes(self) -> bool:
-        """Return whether waiting may help. Return False for unknown error codes."""
+        """Return whether the same request may succeed after a wait. Return False for unknown error codes."""
         return self.of_request or _LACKING.fullmatch(self.code) is not None
 
     @property
     def of_request(self) -> bool:
-        """Return whether the request itself failed. The same request may then succeed later, and nothing is known about
-        the capacity.
+        """Return whether EC2 throttled the request or could not process it.
+
+        Such an error says nothing about the capacity. The same request may succeed later.
         """
         return _FAILED.fullmatch(self.code) is not None
 
@@ -159,7 +162,8 @@ class FleetAnswer:
     Attributes:
         launched: The ids of the launched instances.
         shortages: The reasons why EC2 launched no more instances.
-        failed: Whether the request has failed, so that neither the result of the request nor EC2's capacity is known.
+        failed: Whether EC2 throttled the request or could not process it. In this case, EC2 may have launched instances
+            that are not in ``launched``.
     """
 
     launched: tuple[str, ...] = ()
@@ -204,7 +208,7 @@ class FleetAnswer:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Search:
-    """A search for hosts with a sequence of requests. The first request corresponds exactly to the user's options.
+    """A search for hosts, which sends EC2 a sequence of requests. The first request follows the user's options exactly.
 
     Each later request permits more combinations of instance types and purchasing options.
 
@@ -254,7 +258,7 @@ class Search:
         return self.together and self.hosts > 1
 
     def _passes(self) -> list[tuple[int, bool]]:
-        """Return the number of on-demand hosts for each request, and whether all hosts in the request must have one
+        """Return two values for each request: the number of on-demand hosts, and whether all hosts must have the same
         instance type.
         """
         base = min(self.on_demand_base, self.hosts) if self.spot else self.hosts
@@ -265,8 +269,9 @@ class Search:
     def _places(self, on_demand: int) -> list[tuple[tuple[str, str | None], ...]]:
         """Return the zones of each request.
 
-        A gang with both spot hosts and on-demand hosts needs one request for each zone. In a single request, EC2 would
-        choose a separate zone for each of the two kinds of hosts.
+        A gang is a set of hosts that must start together, in one zone. A gang with both spot hosts and on-demand hosts
+        needs one request for each zone. In a single request, EC2 might choose different zones for the two kinds of
+        hosts.
         """
         both = self._gang and 0 < on_demand < self.hosts
         return [(place,) for place in self.places] if both else [self.places]
@@ -342,7 +347,7 @@ def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str
     starts the timer that shuts the host down when the host's lease has ended.
 
     Args:
-        host_key: The private host key of all hosts of the fleet, in OpenSSH's form.
+        host_key: The private host key of all hosts of the fleet, in OpenSSH's format.
         host_key_public: The public key that belongs to ``host_key``.
         first_lease: The number of seconds until the host shuts down if no connection is made.
     """

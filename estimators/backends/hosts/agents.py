@@ -1,4 +1,4 @@
-"""Represent the agents of a platform (:mod:`.platform`), which run as processes on a host's machine."""
+"""Represent agents, the fleetfit processes that bring inputs to hosts and save the hosts' files (:mod:`.platform`)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Agent:
 
     Args:
         process: The process.
-        said: The output of the process until now.
+        said: The output of the process until now. The caller appends new output.
         host: The name of the host that a failure of the agent is attributed to.
     """
 
@@ -32,7 +32,7 @@ class Agent:
         if end.exit_code == 0:
             return None
         lines = self._said.decode("utf-8", "replace").strip().splitlines()
-        # A killed agent has printed no reason; its last line is about something else.
+        # A killed agent could not print the reason of its end. Its last line is about something else.
         told = lines[-1] if lines and end.signal is None else ""
         text = end.error or told or f"the host agent {describe_end(end.exit_code, end.signal)}."
         process = "agent" if self._host is not None else None
@@ -44,8 +44,8 @@ class Sync:
 
     Attributes:
         agent: The agent.
-        over: The task that waits for the end of the agent. The task's result is the failure if some files could not be
-            copied.
+        over: The task that waits for the end of the agent. Its result is the failure if some files could not be copied,
+            or None.
         finishes: Whether the agent was told to copy the remaining files and exit.
     """
 

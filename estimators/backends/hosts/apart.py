@@ -1,7 +1,7 @@
-"""Copy a job's files to and from a host that shares no files with the caller.
+"""Copy a job's files to and from a host that shares no files with the caller's machine.
 
-Code, data and checkpoints are copied to the host before it trains. Checkpoints are copied back while the job runs.
-Models and outputs are copied back when the attempt has ended.
+Code, data and checkpoints are copied to the host before its training starts. New checkpoints are copied back while the
+job runs. Models and outputs are copied back when the attempt has ended.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from estimators.backends.hosts.checkpoints import IncomingCheckpoints
 from estimators.backends.hosts.platform import Platform, PreparationFailed, problem
 from estimators.backends.hosts.provider import Host, HostError, HostLost
 
-#: Seconds between two scans of the host's agent for new checkpoints.
+#: Seconds between two scans in which the host's agent looks for new checkpoints.
 _LOOK_S = 0.5
 
 
 class ApartPlatform(Platform):
-    """A platform for one host that shares no files with the caller."""
+    """A platform for one host that shares no files with the caller's machine."""
 
     _submit_directory: str | None = None
-    #: Size and modification time (ns) of each checkpoint file that was copied to the host.
+    #: The checkpoint files that were copied to the host: path -> size in bytes and modification time in ns.
     _restored: Mapping[str, tuple[int, int]] = {}
 
     def facts(self, host: Host) -> config.BackendFacts:
@@ -47,7 +47,7 @@ class ApartPlatform(Platform):
         )
 
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Copy the files of this machine to the host. Then make the host's agent download the other inputs."""
+        """Copy the job's files on this machine to the host. Then make the host's agent download the other inputs."""
         [host] = hosts
         self.hosts = {host.name: host}
         if self.spec.inputs and not joins and not self.backend.running:  # in an elastic job another host may train
@@ -103,7 +103,7 @@ class ApartPlatform(Platform):
     def _plan_channels(self, host: Host, pushes: list[tuple[Path, str]]) -> bool:
         """Add the channels' files on this machine to ``pushes``, the list of files to copy to the host.
 
-        Return whether the host's agent has to provide channels, too.
+        Return whether the host's agent has to provide some of the channels.
         """
         channels = {}
         for name, values in local.agent_channels(self.spec).items():
@@ -114,7 +114,7 @@ class ApartPlatform(Platform):
             path = path.resolve()
             whole = values.get("mode") != "Pipe" and values.get("data_type", "S3Prefix") == "S3Prefix"
             if whole and values.get("distribution", "FullyReplicated") == "FullyReplicated":
-                pushes.append((path, f"ml/input/data/{name}"))  # the host's own copy, as it is
+                pushes.append((path, f"ml/input/data/{name}"))  # copied as a whole, so the agent has nothing to do
                 continue
             place = f"inputs/{name}"
             pushes.append((path, place))
@@ -136,7 +136,7 @@ class ApartPlatform(Platform):
             return
         host, folder = self.first, trees.checkpoints(self.record, self.spec)
         folder.mkdir(parents=True, exist_ok=True)
-        self._restored = {}  # files that the host wrote itself are not in the folder
+        self._restored = {}  # the host's agent has to send back all files that are not in this mapping
         files = await host.list_files("ml/checkpoints")
         mine = saved.files_below(folder)
         same = mine.keys() == files.keys() and all(
@@ -151,9 +151,7 @@ class ApartPlatform(Platform):
         self._restored = files
 
     def bring_checkpoints(self) -> Sync:
-        """Start an agent on the host, and return it. The agent sends new checkpoints to the job's folder on this
-        machine.
-        """
+        """Start the agent that sends the host's new checkpoints to the job's folder on this machine."""
         folder = trees.checkpoints(self.record, self.spec)
         name = self.first.name
         incoming = IncomingCheckpoints(folder, name, functools.partial(self.backend.hand_on, name))
@@ -165,9 +163,7 @@ class ApartPlatform(Platform):
         return self.sync(agent, self._all_came(agent, incoming))
 
     async def _all_came(self, agent: Agent, incoming: IncomingCheckpoints) -> Failure | None:
-        """Wait until the agent has ended. Return why checkpoints are missing, or None if all checkpoints have
-        arrived.
-        """
+        """Wait until the agent has ended. If checkpoints are missing on this machine, return the failure, else None."""
         try:
             failure = await agent.end()
         finally:
@@ -177,7 +173,7 @@ class ApartPlatform(Platform):
         return failure
 
     async def collect(self) -> Failure | None:
-        """Copy checkpoints and other saved files from the host to this machine, then the host's models and outputs."""
+        """Copy the host's remaining checkpoints and other saved files to this machine, then its models and outputs."""
         host, tree = self.first, self.record.tree(self.first.name)
         self.end_mount()
         unsaved = await self.bring_saved()

@@ -1,8 +1,9 @@
 """Accept connections from hosts that a cluster (Ray or Spark) has started for a job, on one port of this machine.
 
-The host and the supervisor prove to each other with an HMAC that they know the host's key. The key itself is not sent
-over the connection. Ray or Spark delivers the key when it starts the host. A connection without a valid proof is closed
-without an answer. The host's agent uses the accepted connection.
+Each host has an id and a key. Ray or Spark delivers both when it starts the host. The host and the supervisor prove to
+each other with an HMAC that they know the key, without sending the key over the connection. A connection without a
+valid proof is closed without an answer. Through the accepted connection, the host's agent communicates with the
+supervisor.
 """
 
 from __future__ import annotations
@@ -17,33 +18,33 @@ from typing import NamedTuple
 
 from container.system.asyncio_loop import AsyncioLoop, within
 
-#: Sizes in bytes of a host's id, of a nonce and of the proof; the host's side is in :mod:`.joining`.
+#: Sizes in bytes of a host's id, of a nonce and of a proof. :mod:`.joining`, the host's side, uses the same sizes.
 ID, NONCE, PROOF = 16, 32, 32
 #: Seconds within which a new connection must authenticate, and how many may do so at once.
 _WITHIN_S, _AT_ONCE = 10.0, 256
 
 
 def proof(key: bytes, side: bytes, first: bytes, second: bytes) -> bytes:
-    """Return the HMAC of two nonces. Only a holder of the key can compute this value.
+    """Return the HMAC of two nonces. The value proves that its sender knows the host's key.
 
     Args:
         key: The host's key.
-        side: The side that proves its knowledge of the key: ``b"host"`` or ``b"supervisor"``.
-        first: The nonce of the other side.
-        second: The nonce of the side that proves.
+        side: The side that sends the proof: ``b"host"`` or ``b"supervisor"``.
+        first: The nonce that the other side has sent.
+        second: The nonce that the sender of the proof has chosen.
     """
     return hmac.new(key, side + first + second, hashlib.sha256).digest()
 
 
 class Arrival(NamedTuple):
-    """A host that has connected: its connection, and the IP address that it has connected from."""
+    """The connection of a host, and the IP address from which the host has connected."""
 
     connection: socket.socket
     address: str
 
 
 class Expected:
-    """A host that was requested and has not connected yet.
+    """A host that the job has requested and that has not connected yet.
 
     Attributes:
         identity: The random id of the host.
@@ -99,7 +100,7 @@ class Arrivals:
     def _accept(self) -> None:
         try:
             connection, address = self._socket.accept()
-        except OSError:  # the peer has closed it, or no descriptor is free; a waiting peer tries again
+        except OSError:  # the peer has closed the connection, or no descriptor is free now
             return
         if len(self._arriving) >= _AT_ONCE:
             connection.close()

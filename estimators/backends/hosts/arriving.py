@@ -1,8 +1,8 @@
-"""Implement what the providers for Ray and Spark share. The hosts of these providers are started by a cluster's
-workers.
+"""Implement what the providers for Ray and Spark share. The workers of the Ray or Spark cluster start the hosts.
 
 A separate program communicates with the cluster (:mod:`.cluster_client`). The program makes the workers start our
-agents, and reports when a host starts, fails or ends. The agents connect to a port of this machine (:mod:`.arrivals`).
+agents, the processes that control hosts. It reports when a host starts, fails or ends. The agents connect to a port of
+this machine (:mod:`.arrivals`).
 """
 
 from __future__ import annotations
@@ -90,11 +90,15 @@ class ArrivingProvider(HostProvider):
 
     @abc.abstractmethod
     def connecting(self) -> dict[str, Any]:
-        """Return those arguments of the request ``connect`` that only this kind of cluster has."""
+        """Return those arguments of the request ``connect`` that differ between Ray and Spark."""
 
     @abc.abstractmethod
     def acquiring(self, group: Sequence[ExpectedHost]) -> dict[str, Any]:
-        """Return those arguments of the request ``acquire`` that only this kind of cluster has."""
+        """Return those arguments of the request ``acquire`` that differ between Ray and Spark.
+
+        Args:
+            group: The hosts of the request.
+        """
 
     @abc.abstractmethod
     async def started(self, host: ExpectedHost) -> str:
@@ -112,7 +116,7 @@ class ArrivingProvider(HostProvider):
         """Handle the program's report that it has connected to the cluster."""
 
     def told(self, event: Event) -> None:
-        """Handle an event of the program that does not belong to a single host."""
+        """Handle an event of the program that concerns no single host."""
 
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
         """Handle the notice that the cluster will remove a host's machine after ``seconds`` seconds."""
@@ -122,7 +126,7 @@ class ArrivingProvider(HostProvider):
         return host.place
 
     def lost(self, host: ExpectedHost, reason: str) -> None:
-        """Handle the loss of a host that had connected. The job has been notified of the loss already."""
+        """Handle the loss of a connected host. The job already knows about the loss when this method is called."""
 
     @classmethod
     def placement(
@@ -203,8 +207,8 @@ class ArrivingProvider(HostProvider):
     async def _ask(self, host: ExpectedHost) -> ClusterConnection:
         """Wait until the program has connected to the cluster, and request a host.
 
-        The hosts that are requested in the same iteration of the event loop form one request, unless the job is
-        elastic.
+        If the job is not elastic, all hosts that are requested in the same iteration of the event loop form a gang. The
+        cluster gets one request for the whole gang.
         """
         gang = [] if self.elastic else self._gang
         gang.append(host)
@@ -256,12 +260,12 @@ class ExpectedHost(Expected, HostSource):
 
     Attributes:
         name: The host's name in the job.
-        wish: The cluster's name of the requested machine, or None for any machine.
+        wish: The requested machine, by the cluster's name for it. None for any machine.
         connection: The connection to the cluster through which the host was requested, or None before the request.
         group: All hosts that were requested together, including this host. The group is empty before the request.
         remote: The connection to the host's agent, or None while the agent is not connected.
-        over: A future of the cluster's reason for the end of the host. The reason is empty if the cluster gives no
-            reason.
+        over: A future that is done when the host has ended on the cluster. Its result is an error with the cluster's
+            reason, which is empty if the cluster gives no reason.
         lost: Whether the connection to the host's agent has ended unexpectedly.
     """
 
@@ -279,12 +283,12 @@ class ExpectedHost(Expected, HostSource):
 
     @property
     def place(self) -> str:
-        """Return the cluster's name of the host's machine. Return "" until the cluster has assigned a machine."""
+        """Return the cluster's name for the host's machine, or "" until the cluster has assigned a machine."""
         placed = self.event("placed")
         return str(placed.result()["node"]) if placed.done() else ""
 
     def event(self, kind: str) -> asyncio.Future[Event]:
-        """Return a future of the program's first event of the kind ``kind`` about the host."""
+        """Return a future whose result is the program's first event of the kind ``kind`` about the host."""
         return self._events.setdefault(kind, self._provider.loop.create_future())
 
     def told(self, event: Event) -> None:
@@ -303,7 +307,7 @@ class ExpectedHost(Expected, HostSource):
             self.over.set_result(HostUnavailable(reason))
 
     async def until(self, what: Awaitable[T]) -> T:
-        """Wait for a step of the host's start, and return the step's result.
+        """Wait for ``what``, a step of the host's start, and return the step's result.
 
         Raises:
             HostUnavailable: the host has ended. The message has the reason.
@@ -316,7 +320,7 @@ class ExpectedHost(Expected, HostSource):
         Wait up to ``why_s`` seconds for the cluster's reason.
 
         Args:
-            reason: The reason that the connection to the host's agent gives.
+            reason: The reason why the connection to the host's agent has ended.
         """
         self.lost = True
         await asyncio.wait({self.over}, timeout=self._provider.why_s)
@@ -335,13 +339,15 @@ class ExpectedHost(Expected, HostSource):
 
 
 class ClusterConnection:
-    """A connection to the program that communicates with the cluster, with the socket to which the hosts connect.
+    """A connection to the program that communicates with the cluster, and the socket to which the hosts connect.
 
     Attributes:
-        joined: A future whose result is the listening socket. The result is set when the program has connected to the
+        joined: A future whose result is the listening socket. The future is done when the program has connected to the
             cluster.
-        over: A future of the reason why the program has ended or could not connect to the cluster.
-        hosts: The hosts that were requested and not released, by their identities in the messages.
+        over: A future that is done when the program has ended or could not connect to the cluster. Its result is an
+            error with the reason.
+        hosts: The hosts that were requested and not released, by the identities with which the program's messages name
+            them.
         caller_address: The IP address at which the hosts reach this machine, or "" until the program has connected to
             the cluster.
     """
@@ -367,7 +373,7 @@ class ClusterConnection:
         self._program.send(**message)
 
     async def until(self, what: Awaitable[T]) -> T:
-        """Wait for a step of the program, and return the step's result.
+        """Wait for ``what``, a step of the program, and return the step's result.
 
         Raises:
             HostUnavailable: the program has ended. The message has the reason.

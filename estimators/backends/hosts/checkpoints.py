@@ -1,6 +1,6 @@
-"""Receive checkpoints from hosts with their own files, and write the checkpoints into the job's folder on this machine.
+"""Receive checkpoints from hosts that share no files with this machine, while the job runs.
 
-The checkpoints are written while the job runs.
+The checkpoints are written into the job's folder on this machine.
 """
 
 from __future__ import annotations
@@ -19,12 +19,13 @@ from estimators.backends.hosts.provider import Output
 
 
 class IncomingCheckpoints:
-    """A receiver of the messages that ``agent sync out`` on one host sends.
+    """A receiver of the checkpoints that the agent ``sync out`` on one host sends as messages.
 
-    A checkpoint appears in the folder only when all its files are complete. Any other file appears when it is complete.
+    A checkpoint appears in the folder when all its files are complete. Any other file appears when the file itself is
+    complete.
 
     Args:
-        folder: The folder of the job's checkpoints. Only paths that the host names are written.
+        folder: The folder of the job's checkpoints. Only the files that the host sends are written.
         host: The host's name. The folder of incomplete files is named after the host.
         say: A function that receives lines for the log.
 

@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 
-#: The longest line that a program may print, and how much of its standard error is kept, in bytes.
+#: The longest line that a program may print, and the size of the kept end of its standard error, in bytes.
 _LONGEST_LINE, _KEPT = 1 << 24, 16 << 10
 
 
 class ChildProcess:
-    """A running program, with the supervisor's ends of the program's pipes.
+    """A program that the supervisor has started, and the pipes between the supervisor and the program.
 
     Args:
         loop: The supervisor's event loop.
@@ -25,9 +25,9 @@ class ChildProcess:
         cwd: The working directory of the program.
         stdin: The file descriptor of the program's standard input. The default is a pipe.
         pass_fds: The file descriptors that the program inherits.
-        protected: The set of processes that the supervisor does not kill. The program's pid is in the set while the
-            program runs. The program then has a session of its own, and has to exit when its standard input ends.
-            Without this argument, the program is killed when this process ends.
+        protected: The pids of the processes that the supervisor does not kill. If the set is given, it contains the
+            program's pid while the program runs. Such a program has a session of its own, and has to exit when its
+            standard input ends. If None, the program is killed when this process ends.
         logs_errors: Whether the program's standard error is written to the supervisor's log. If False, standard error
             is stored in ``errors``.
 
@@ -37,7 +37,7 @@ class ChildProcess:
         output: The file descriptor that reads the program's standard output. The caller has to close ``output`` and
             ``input``.
         errors: The last 16 KiB of the program's standard error until now.
-        ended: A future of the program's wait status.
+        ended: A future whose result is the program's wait status.
 
     Raises:
         OSError: the program could not be started.
@@ -139,7 +139,7 @@ class ChildProcess:
 
     async def _output(self) -> asyncio.StreamReader:
         if self._lines is None:
-            fd, self.output = self.output, -1  # the reader owns it from now on, also if this wait is cancelled
+            fd, self.output = self.output, -1  # from now on, the reader closes it, even if this coroutine is cancelled
             self._lines = await _reader_of(fd)
         return self._lines[0]
 

@@ -1,7 +1,7 @@
 """Run a job on the hosts of any provider.
 
-The job's files are copied to hosts with their own files, and the files that such hosts save are copied back
-(:mod:`.apart`). Hosts on this machine use the caller's files (:mod:`.here`).
+If a host shares no files with the caller's machine, the job's files are copied to the host, and the files that the host
+saves are copied back (:mod:`.apart`). Hosts on this machine use the caller's files (:mod:`.here`).
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.here import LocalPlatform
     from estimators.backends.hosts.membership import MembershipSource
 
-#: Number of descriptors of the supervisor itself, and the maximum for each host on another machine.
+#: Number of file descriptors that the supervisor needs for itself, and the maximum for each host on another machine.
 _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
-#: Maximum number of hosts replaced before an attempt begins, because their machines will be taken away.
+#: Maximum number of hosts that are replaced before an attempt begins because the provider will take them away.
 _REPLACEMENTS = 20
 #: Seconds of starting toolkits after which other tasks of the loop get a turn.
 _STARTING_S = 0.25
-#: Seconds from the request to terminate the job at once until SIGKILL.
+#: Seconds between the request to terminate the job at once and SIGKILL.
 _KILL_AFTER = 0.5
 
 
@@ -74,14 +74,15 @@ def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
         "provider_type": provider,
         "name": provider.name,
         "elastic": provider.capabilities.elastic,
-        "__doc__": f"Runs jobs on the hosts of {provider.name!r}.",
+        "__doc__": f"A backend that runs jobs on the hosts of {provider.name!r}.",
     }
     return type(f"{provider.__name__}Cluster", (HostCluster,), members)
 
 
 def _allow_connections(hosts: int) -> None:
-    """Raise this process's limit of open file descriptors for connections to ``hosts`` hosts, as far as the system
-    permits.
+    """Raise this process's limit of open file descriptors, so that it can connect to ``hosts`` hosts.
+
+    The limit is raised as far as the system permits.
 
     Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit is 1,024.
     Ranks do not inherit the limit, because the hosts' agents start the ranks.
@@ -92,7 +93,9 @@ def _allow_connections(hosts: int) -> None:
 class HostCluster(Backend):
     """A backend that runs a job on the hosts of a provider.
 
-    See :class:`estimators.backends.base.Backend` for the interface. Each attempt is one coroutine
+    See :class:`estimators.backends.base.Backend` for the interface.
+
+    On each host, a process of fleetfit, the toolkit, starts the user's script. One coroutine starts an attempt
     (:meth:`_run_attempt`). Each host has a coroutine for its preparation (:meth:`_prepare`), one for its training
     (:meth:`_train`) and one for the detection of its loss (:meth:`_watch`). A stop cancels a start that is in progress.
     """
@@ -128,8 +131,8 @@ class HostCluster(Backend):
         self._lacking: set[str] = set()  # the hosts that are not ready for the attempt
         self._one_is_ready = asyncio.Event()
         self._replaced = 0  # number of hosts replaced before the attempt began
-        self._places: dict[str, str] = {}  # host -> its place in this attempt
-        self._located: set[str] = set()  # the hosts that were ever given a place
+        self._places: dict[str, str] = {}  # host -> the machine or node on which it runs in this attempt
+        self._located: set[str] = set()  # the hosts to which a machine or node was ever assigned
 
     @classmethod
     def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
@@ -162,19 +165,20 @@ class HostCluster(Backend):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options in a form with the same meaning on another machine. See
-        :meth:`HostProvider.portable`.
+        """Return the provider's options, changed so that they mean the same on another machine.
+
+        See :meth:`HostProvider.portable`.
         """
         return cls.provider_type.portable(spec, options)
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the options of a job that waits until resources are free. See :meth:`HostProvider.patient`."""
+        """Return the options with which a job waits for hosts in use. See :meth:`HostProvider.patient`."""
         return cls.provider_type.patient(options)
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return results of the caller's check that the supervisor needs. See :meth:`HostProvider.found`."""
+        """Return values that the supervisor needs from the caller's process. See :meth:`HostProvider.found`."""
         return cls.provider_type.found(spec)
 
     @classmethod
@@ -192,8 +196,9 @@ class HostCluster(Backend):
         return self.provider_type(job)
 
     def platform(self) -> Platform:
-        """Return the platform for a new host. Hosts on this machine share one platform, and any other host gets a new
-        platform.
+        """Return the platform for a new host, the object that provides the host's inputs and saves its files.
+
+        Hosts on this machine share one platform. Any other host gets a platform of its own.
         """
         if not self.provider_type.capabilities.shared_machine:
             from estimators.backends.hosts.apart import ApartPlatform
@@ -255,7 +260,7 @@ class HostCluster(Backend):
         self._replaced = 0
         self._token = os.urandom(32).hex()
         for kill in self._kills:
-            kill.cancel()  # the timer would kill the processes of an earlier attempt
+            kill.cancel()  # an earlier attempt has started this timer, which would kill the new attempt's processes
         self._kills.clear()
         self._cancel_starts()
         self._starts[""] = self._run(self._run_attempt())
@@ -284,14 +289,14 @@ class HostCluster(Backend):
             pass  # the loss was reported
 
     def _get_ready(self, hosts: Sequence[str]) -> None:
-        """Start the preparation of the given hosts. Before, release those of these hosts that cannot be used again."""
+        """Start the preparation of the given hosts. Hosts that cannot be used again are released first."""
         for host in hosts:
             member = self._members.get(host)
             if member is not None and (member.lost or host in self._located or member.noticed):
-                # The host is lost, its place will be set again, or its machine will be taken away.
+                # The host is lost, may have to move to a different machine in this attempt, or will be taken away.
                 member.release()
                 if (place := self._places.get(host)) is not None:
-                    self.locate(host, place)  # the place was set before the host was released
+                    self.locate(host, place)  # set it again, because the release has removed it
             if member is None or member.lost:
                 self._members[host] = ClusterMember(self, host)
         members = [self._members[host] for host in hosts]
@@ -329,7 +334,7 @@ class HostCluster(Backend):
             for member in members:
                 if self._elastic:
                     address = f"{member.there.address}:0"
-                    # The first host that runs may be one that was added.
+                    # If no other host runs, the training begins with this host, even if the host was added later.
                     if not self.running:
                         self._say_training()
                     self._start_toolkit(member, address, listens=False)
@@ -373,7 +378,10 @@ class HostCluster(Backend):
         await self._lose(member, reason)
 
     async def _await_notice(self, member: ClusterMember, host: Host) -> None:
-        """Wait for the notice that a host will be taken away. If the attempt has not begun, replace the host."""
+        """Wait for the notice that a host will be taken away. Then replace the host, or report the notice.
+
+        The host is replaced if the attempt has not begun and the job is not elastic.
+        """
         seconds = await host.until_noticed()
         if member.lost:
             return
@@ -406,7 +414,7 @@ class HostCluster(Backend):
             self.events.put_nowait(StatusTold("Training" if self._begun else "Pending", text))
 
     async def _start_toolkits(self, members: Sequence[ClusterMember]) -> None:
-        """Start the toolkits of all hosts. The other toolkits connect to the first host's toolkit."""
+        """Start the toolkits of all hosts. The first host's toolkit listens, and all other toolkits connect to it."""
         first = members[0]
         if len(members) == 1:
             self._start_toolkit(first, f"{first.there.address}:0", listens=False)
@@ -426,7 +434,7 @@ class HostCluster(Backend):
             self._untold.add(member)
         unstarted = deque(members)
         try:
-            # Starting hundreds of processes on a few cores takes minutes, in which the supervisor has to answer.
+            # Starting hundreds of toolkits on a few cores takes minutes. The supervisor must answer requests meanwhile.
             until = time.monotonic() + _STARTING_S
             while unstarted:
                 if time.monotonic() > until:
@@ -435,7 +443,7 @@ class HostCluster(Backend):
                 member = unstarted.popleft()
                 if member.trains:  # unless it was lost meanwhile
                     self._start_toolkit(member, ways[member.name], listens=member is first, neighbours=neighbours)
-        finally:  # if cancelled, the remaining hosts end without a toolkit
+        finally:  # if this coroutine is cancelled, the remaining hosts end without a toolkit
             for member in unstarted:
                 if member.trains:
                     self._run(self._tell_end(member, HostEnd(host=member.name)))
@@ -443,8 +451,9 @@ class HostCluster(Backend):
     async def _find_way(self, member: ClusterMember, first: ClusterMember, port: int) -> str:
         """Return the address at which a host can connect to the first host.
 
-        If the first host's own address cannot be reached, the address is a loopback address that the provider forwards
-        to the first host. Forwarding is not sufficient for strategies whose processes connect to each other directly.
+        The result is the first host's own address if ``member`` can connect to it. Otherwise, the result is a loopback
+        address that the provider forwards to the first host. Forwarding is not sufficient for strategies whose
+        processes connect to each other directly.
 
         Args:
             member: The host that connects.
@@ -452,7 +461,7 @@ class HostCluster(Backend):
             port: The port at which the first host listens.
 
         Raises:
-            PreparationFailed: the host cannot connect to the first host.
+            PreparationFailed: the host cannot connect to the first host, or forwarding is not sufficient.
         """
         address = first.there.address
         try:
@@ -496,7 +505,7 @@ class HostCluster(Backend):
         return not alone and len(set(self.addresses.values())) == 1
 
     def neighbours(self) -> dict[str, str]:
-        """Return the environment variables with which a remote host's toolkit learns the addresses of all hosts."""
+        """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts."""
         shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
         return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
 
@@ -514,8 +523,8 @@ class HostCluster(Backend):
 
         Args:
             member: The host.
-            control_address: The address at which the toolkit of algo-1 listens.
-            listens: Whether this host is the one that listens.
+            control_address: The address at which this host reaches the toolkit of the job's first host.
+            listens: Whether this host is the first host, whose toolkit listens.
             neighbours: The result of :meth:`neighbours`. If None, the result is computed.
         """
         spec, host, platform = self.spec, member.there, member.platform
@@ -534,7 +543,7 @@ class HostCluster(Backend):
             env |= self.neighbours() if neighbours is None else neighbours
         member.phase = MemberPhase.TRAINING
         self._untold.add(member)
-        self.hand_on(member.name, b"")  # from now on, the host must send signs of life
+        self.hand_on(member.name, b"")  # the supervisor expects heartbeats of the host from now on
         member.toolkit = host.run(
             [host.facts.python, "-I", f"{host.facts.package}/__main__.py", "train"],
             env,
@@ -571,8 +580,10 @@ class HostCluster(Backend):
         return HostEnd(host=host, exit_code=code, signal=end.signal, failure=failure)
 
     async def _lose(self, member: ClusterMember, reason: str) -> None:
-        """Handle the loss of a host. Either report the host's end and let the other hosts continue, or fail the
-        attempt.
+        """Handle the loss of a host.
+
+        If the host was training or joining the job, report its end, and let the other hosts continue. If the host was
+        still being prepared, fail the attempt, unless the job is elastic and has other hosts.
         """
         if member.lost:
             return
@@ -591,8 +602,8 @@ class HostCluster(Backend):
     async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
         """Report the end of a host. Before the end of the last host is reported, copy all saved files to this machine.
 
-        The copied checkpoints show whether the attempt has made progress. The supervisor needs this information to
-        decide what follows.
+        From the copied checkpoints, the supervisor learns whether the attempt has made progress. The supervisor needs
+        to know this when it decides whether to start another attempt.
         """
         if not member.lost:
             member.phase = MemberPhase.IDLE
@@ -612,7 +623,7 @@ class HostCluster(Backend):
         """Release a host that has ended before the other hosts of an elastic job. Copy the host's results to this
         machine first.
 
-        The machine is released because another host may need it.
+        The host's machine is released early, because another host may need it.
         """
         attempt = self._attempt
         await member.finish()
@@ -636,7 +647,7 @@ class HostCluster(Backend):
         return self.provider_type.capabilities.locates
 
     def use(self, hosts: tuple[str, ...]) -> None:
-        """Set the hosts of the next attempt. :meth:`locate` then has to set the hosts' machines again."""
+        """Set the hosts of the next attempt. The hosts' machines must then be set again with :meth:`locate`."""
         super().use(hosts)
         self._places.clear()
 
@@ -689,7 +700,8 @@ class HostCluster(Backend):
             self._cancel_start("")
         for member in list(self._members.values()):
             if self._elastic and member.preparing:
-                # It has no toolkit to signal, but the job would wait for it.
+                # The host has no toolkit that could get the signal. Without the report of its end, the job would wait
+                # for it.
                 self._cancel_start(member.name)
                 self._run(self._tell_end(member, HostEnd(host=member.name)))
         self._signal(signal.SIGTERM)
@@ -746,9 +758,7 @@ class HostCluster(Backend):
         self.events.put_nowait(OutputsCollected(unpacked or next(iter(failures), None)))
 
     def _packer(self) -> LocalPlatform:
-        """Return the platform that packs the outputs. The platform is on this machine, also for hosts on other
-        machines.
-        """
+        """Return the platform that packs the outputs. Outputs are packed on this machine, wherever the hosts are."""
         from estimators.backends.hosts.here import LocalHost, LocalPlatform
 
         if self._here is None:

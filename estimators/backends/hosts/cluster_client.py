@@ -1,8 +1,8 @@
 """Run a program that communicates with a cluster for a job's supervisor, and exchange JSON lines with the program.
 
-The program is a separate process, because a cluster's client library loads a hundred modules and starts threads, which
-the supervisor should not have. The program's standard input ends when the supervisor ends, even if the supervisor was
-killed.
+The program is a separate process, because the client library of Ray or Spark loads a hundred modules and starts
+threads, which the supervisor should not have. When the supervisor ends, even if it was killed, the program's standard
+input ends, and the program disconnects from the cluster.
 """
 
 from __future__ import annotations
@@ -25,8 +25,9 @@ _LAST_S = 0.1
 
 
 class ProgramEnded(Exception):
-    """Raised if the program has ended by itself. The message is the last line of the program's standard error, or
-    empty.
+    """Raised if the program has ended unexpectedly.
+
+    The message is the last line of the program's standard error, or empty.
     """
 
 
@@ -37,8 +38,8 @@ class ClusterClient:
         loop: The supervisor's event loop.
         path: The path of the program's source file. The program runs with this process's interpreter, isolated
             (``-I``), in a session of its own.
-        protected: The set of processes that the supervisor does not kill. The program's pid is in the set while the
-            program runs.
+        protected: The pids of the processes that the supervisor does not kill. The set contains the program's pid while
+            the program runs.
         env: The environment variables of the program.
         logged: The pattern of the prefix of the program's log messages. The prefix is removed from messages for the
             user.
@@ -90,7 +91,7 @@ class ClusterClient:
         try:
             event: dict[str, Any] = json.loads(await self._program.line())
         except EOFError:
-            await asyncio.sleep(_LAST_S)  # the program's last message may be the reason
+            await asyncio.sleep(_LAST_S)  # until its last error message has arrived
             text = self._logged.sub("", self._program.errors.decode("utf-8", "replace"))
             self.close()
             lines = [line.strip() for line in text.splitlines() if line.strip()]

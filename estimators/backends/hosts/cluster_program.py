@@ -1,18 +1,21 @@
 """Implement what the programs for Ray and Spark share. Each program starts hosts on a cluster for a job's supervisor.
 
-:mod:`.cluster_client` and :mod:`.arriving` are the supervisor's side. This module needs only the standard library.
-Requests and events are JSON lines. Each request is listed with its arguments and the events that follow:
+:mod:`.cluster_client` and :mod:`.arriving` are the supervisor's side. This module needs only the standard library. The
+supervisor sends requests, and the program answers with events. Both are JSON lines. Each request is listed with its
+arguments and the events that follow:
 
-* ``connect`` with ``code`` and the arguments that only this kind of cluster has. ``code`` has the ``name`` of the code
-  that runs on hosts, and the file descriptor ``fd`` of the code's archive. The event is ``connected`` with ``address``,
-  the address at which hosts reach this machine. If connecting fails, the event is ``refused`` with ``reason``.
-* ``acquire`` with ``hosts``, the arguments of :func:`.joining.start_agent`, and the arguments that only this kind of
-  cluster has. Each of the ``hosts`` has ``name``, ``identity`` and ``key``. While the cluster has no free resources,
-  the event is ``pending`` with ``reason``. The other events have ``host`` (an identity): ``placed`` with ``node`` (the
-  host's machine), and ``failed`` or ``ended`` with ``reason``.
-* ``release`` with ``host`` (an identity) and ``lost``, which says whether the host's connection has ended unexpectedly.
+* ``connect`` with ``code`` and the arguments that are specific to the kind of cluster. ``code`` has the ``name`` of the
+  code that runs on hosts, and the file descriptor ``fd`` of the code's archive. The event is ``connected`` with
+  ``address``, the address at which hosts reach this machine. If connecting fails, the event is ``refused`` with
+  ``reason``.
+* ``acquire`` with ``hosts``, the arguments of :func:`.joining.start_agent`, and the arguments that are specific to the
+  kind of cluster. Each of the ``hosts`` has ``name``, ``identity`` and ``key``. While the cluster has no free
+  resources, the event is ``pending`` with ``reason``. The other events have ``host`` (an identity): ``placed`` with
+  ``node`` (the host's machine), and ``failed`` or ``ended`` with ``reason``.
+* ``release`` with ``host`` (an identity) and ``lost``, which is true if the host's connection has ended unexpectedly.
 
-When the program's standard input ends, for whatever reason, the program disconnects from the cluster.
+When the program's standard input ends, for example because the supervisor was killed, the program disconnects from the
+cluster and exits.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ import sys
 import threading
 from typing import Any
 
-#: Seconds for a released host to end by itself, and for leaving the cluster.
+#: Seconds that a released host has to end by itself, and that the program has to disconnect from the cluster.
 RELEASE_S, LEAVE_S = 3.0, 3.0
 
 
@@ -68,7 +71,7 @@ class Program:
         raise NotImplementedError
 
     def acquire(self, asked: dict[str, Any], hosts: list[Any]) -> None:
-        """Start hosts, and report the state of each host. This method is called in a separate thread."""
+        """Start hosts, and report each host's state as events. This method is called in a separate thread."""
         raise NotImplementedError
 
     def lost(self, host: Any) -> None:
@@ -79,7 +82,7 @@ class Program:
         raise NotImplementedError
 
     def other(self, operation: str, asked: dict[str, Any]) -> None:
-        """Handle a request that only this kind of cluster has."""
+        """Handle a request that is specific to this kind of cluster."""
         raise NotImplementedError
 
     def disconnect(self) -> None:
@@ -136,7 +139,7 @@ def serve(kind: type[Program]) -> None:
         kind: The class of the program.
     """
     output = os.dup(1)
-    os.dup2(2, 1)  # the client's own output must not mix with the events
+    os.dup2(2, 1)  # output of the cluster's client library must not mix with the events
     for number in (signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     program = kind(output)

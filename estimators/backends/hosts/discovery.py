@@ -1,6 +1,7 @@
-"""Watch a script or a file that lists machines for hosts. Each line has Horovod's form: ``name`` or ``name:slots``.
+"""Watch a script or a file that lists the machines for an elastic job's hosts.
 
-The result of a discovery function in the caller is written to a file of the same form.
+Each line has Horovod's format: ``name`` or ``name:slots``. If the user's discovery is a Python function, the caller's
+process writes the function's results to such a file.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.hosts.membership import MembershipListener, News, Watching
 
-#: No blanks, control characters, or bytes that were no UTF-8.
+#: A name without blanks, control characters, and the replacement characters of bytes that are not UTF-8.
 _NAME = re.compile(r"[^\s\x00-\x20\x7f\ufffd]+")
-#: Seconds between two runs of a script, and the longest run.
+#: Seconds between two runs of a script, and after which a run is killed.
 SCRIPT_EVERY_S, SCRIPT_TIMEOUT_S = 1.0, 30.0
-#: Seconds from the beginning with failures only, after which the job fails.
+#: Seconds after which the job fails if no attempt to list the machines has succeeded.
 HOPELESS_S = 10.0
-#: Seconds between two checks of a file (it is read only if its time or size has changed), and until a script is run
-#: again that names fewer places than before.
+#: Seconds between two checks whether a file has changed. A script that lists fewer machines than before is run again
+#: after the same time.
 SOON_S = 0.1
 
 
@@ -40,7 +41,7 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
         The number of slots of each machine, by name, in the order of the lines. A machine with 0 slots is left out.
 
     Raises:
-        ValueError: a line has neither form. The message contains the line.
+        ValueError: a line has neither the format ``name`` nor ``name:slots``. The message contains the line.
     """
     found: dict[str, int] = {}
     for line in text.splitlines():
@@ -57,9 +58,9 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 
 
 class DiscoveryFilter:
-    """A filter that removes a machine only if two answers in a row do not list the machine.
+    """A filter that drops a machine only if two lists in a row do not contain the machine.
 
-    The reason is that a file may be read while it is being written, and its content is then incomplete.
+    The reason is that a file may be read while it is being written. Its list is then incomplete.
     """
 
     def __init__(self) -> None:
@@ -68,17 +69,17 @@ class DiscoveryFilter:
 
     @property
     def doubtful(self) -> bool:
-        """Return whether the last answer is the first one that does not list a known machine.
+        """Return whether the last list lacks a machine that the list before still contained.
 
-        New machines in such an answer are ignored.
+        New machines in such a list are ignored.
         """
         return bool(self._absent)
 
     def take(self, found: Mapping[str, int]) -> dict[str, int]:
-        """Return the valid machines after a new answer.
+        """Return the machines that count as existing after a new list was read.
 
         Args:
-            found: The number of slots of each machine in the answer, by name.
+            found: The number of slots of each machine in the new list, by the machine's name.
         """
         absent = self._known.keys() - found.keys()
         gone, self._absent = absent & self._absent, absent - self._absent
@@ -89,14 +90,14 @@ class DiscoveryFilter:
         return self._known
 
     def fail(self) -> None:
-        """Record that the script or file gave no answer. The answers before and after this failure are not two answers
-        in a row.
+        """Record that the script or file gave no list. The lists before and after this failure are not two lists in a
+        row.
         """
         self._absent = set()
 
 
 class _NoAnswer(Exception):
-    """Raised if the script or the file gives no usable answer. The message has the reason."""
+    """Raised if the script or the file gives no usable list. The message has the reason."""
 
 
 class PlaceDiscovery(Watching):
@@ -109,8 +110,8 @@ class PlaceDiscovery(Watching):
         path: The path of the script or file. An executable file is run as a script, and any other file is read.
         default_slots: The number of slots for a line without a number.
         folder: The script's working directory.
-        may_come_later: Whether the file may be created later. If False, the job fails if all attempts in the first
-            :data:`HOPELESS_S` seconds fail.
+        may_come_later: Whether the file may be created later. If False, the job fails if no list could be read in the
+            first :data:`HOPELESS_S` seconds.
     """
 
     decides = True
@@ -211,7 +212,7 @@ class PlaceDiscovery(Watching):
     def _hear(self, output: int, said: bytearray) -> None:
         """Append the script's new output to ``said``.
 
-        Stop reading after 1 MiB, so that a script that prints without end blocks.
+        Stop reading after 1 MiB. A script that prints endlessly then blocks until its time limit.
         """
         data = os.read(output, 1 << 16)
         said += data

@@ -1,15 +1,15 @@
 """Create a Python environment for jobs on a host, once, without root and without a package index on the host.
 
 The environment contains the packages of this machine's environment, or the packages that a job requests. The name of
-the environment is a hash of the environment's content. A host therefore has either exactly this environment or none
-with this name. uv is sent to the host, and creates the environment with the host's own Python of the same minor
-version. If the host has a package index, the index serves the packages. Otherwise, the wheels of the packages are sent
-from this machine.
+the environment is a hash of the environment's content. If a host has an environment of this name, its content is
+therefore right. fleetfit sends uv to the host. uv creates the environment with the host's own Python of the same minor
+version. If the host reaches a package index, the packages are downloaded from the index. Otherwise, this machine sends
+the packages' wheels.
 
     python -m estimators.backends.hosts.environment
 
-creates an environment as a separate program. The program reads from standard input how to reach the host, and prints
-its progress.
+creates an environment as a separate program. The program reads a JSON object from standard input: the command line that
+reaches the host, and the requirements. It prints its progress.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ _SAY_EVERY_S = 5.0
 #: Longest progress message of pip that is shown whole, in characters.
 _LONGEST = 100
 
-#: ``$1``: the environment's name, ``$2``: the Python wanted (``3.11``), ``$3``: uv's version. Prints what it finds.
+#: Shell script that inspects a host. ``$1``: the environment's name, ``$2``: the required Python version (``3.11``),
+#: ``$3``: uv's version. Each line of the output is a fact.
 _LOOK = f"""
 b="{CACHE}"
 echo "processor $(uname -m)"
@@ -60,20 +61,22 @@ done
 mkdir -p "$b" && chmod 700 "$b"
 echo "free $(df -Pk "$b" | tail -n 1 | awk '{{print $4}}')"
 """
-#: ``$1``: the file's target path, below our folder there. Reads the gzipped file from standard input.
+#: Shell script that stores a program. ``$1``: the program's path below our folder on the host. The gzipped program is
+#: read from standard input.
 _TAKE_PROGRAM = f"""
 set -e; umask 077; b="{CACHE}"; t="$b/.$1.$$"
 trap 'rm -f "$t"' EXIT
 gzip -dc > "$t"; chmod 700 "$t"; mv "$t" "$b/$1"
 """
-#: ``$1``: a folder below ours. Reads a tar from standard input.
+#: Shell script that unpacks a tar archive from standard input. ``$1``: the target folder below our folder on the host.
 _TAKE_WHEELS = f"""
 set -e; umask 077; b="{CACHE}"; mkdir -p "$b/$1"; tar -xf - -C "$b/$1"
 """
-#: ``$1``: the environment's name, ``$2``: the Python to make it with, ``$3``: uv's version, ``$4``: the folder of
-#: wheels, ``$5``: uv's options for finding packages; then the requirements. The environment appears whole or not at
-#: all. When standard input ends, the caller is gone and the script kills its process group. (sshd gives each command a
-#: group.) A host behind a firewall that drops its packets knows after 4 s that it reaches no index.
+#: Shell script that creates an environment. ``$1``: the environment's name, ``$2``: the Python that the environment
+#: uses, ``$3``: uv's version, ``$4``: the folder of wheels, ``$5``: uv's options for finding packages; then the
+#: requirements. The environment appears only when it is complete. When standard input ends, fleetfit's process has
+#: ended, and the script kills its process group. (sshd gives each command a group.) If a firewall drops the packets of
+#: uv, uv gives up the package index after 4 s.
 _MAKE = f"""
 set -e; umask 077; b="{CACHE}"; n="$1"; p="$2"; u="$b/uv-$3"; w="$b/$4"; how="$5"; shift 5
 t="$b/.$n.$$"
@@ -102,7 +105,7 @@ class PythonEnvironment:
     Attributes:
         name: The name of the environment on the host, which is derived from its content.
         python: The major and minor version of the environment's Python, such as ``3.11``.
-        processor: The type of processor that the packages are for, in the form of ``uname -m``.
+        processor: The type of processor for which the packages are built, as ``uname -m`` prints it.
         wheels: The packages of the environment.
     """
 
@@ -125,7 +128,7 @@ class PythonEnvironment:
         Args:
             requirements: The requirements in pip's syntax. If None, the environment contains the packages for training
                 that are installed here.
-            also: Additional packages of the environment here to include if ``requirements`` is None.
+            also: More packages of this machine's environment to include if ``requirements`` is None.
             frameworks: The frameworks to include if ``requirements`` is None. Horovod is included if its wheel is
                 available.
             horovod: Whether Horovod is required. If Horovod is required and installed here, a missing wheel of Horovod
@@ -213,7 +216,8 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
         say: A function that receives progress messages.
 
     Raises:
-        HostError: the host has another processor, no suitable Python or no free disk space, or a step failed.
+        HostError: the host has a different type of processor than this machine, no suitable Python or too little disk
+            space, or a step failed.
         ProvisionError: this machine cannot obtain the wheels.
     """
     found = _look(shell, environment)
@@ -256,7 +260,7 @@ def prepare(shell: Shell, environment: PythonEnvironment, say: Say) -> None:
 
 
 class _SeldomProgress(ProgressDisplay):
-    """A receiver of progress messages that adds a line about the wheels to the job's history every few seconds."""
+    """A progress display that shows the user a message about the wheels at most every few seconds."""
 
     def __init__(self, say: Say) -> None:
         self._say = say

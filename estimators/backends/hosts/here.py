@@ -1,4 +1,7 @@
-"""Serve hosts whose files are in the job's record on this machine: processes, and containers that mount the record."""
+"""Serve the hosts whose files are in the job's record on this machine.
+
+These hosts are processes on this machine, or containers that mount the record.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from estimators.backends.events import StatusTold
 from estimators.backends.hosts.platform import Platform, PreparationFailed
 from estimators.backends.hosts.provider import Host, HostFacts, HostProcess, Output
 
-#: Seconds between two checks for files.
+#: Seconds between two checks whether files exist.
 _LOOK_S = 0.01
 
 
@@ -70,7 +73,7 @@ class LocalHost(Host):
         on_errors: Output | None = None,
         pass_fds: Sequence[int] = (),
     ) -> HostProcess:
-        """Run a process. See :meth:`Host.run` for the other arguments.
+        """Run a process. See :meth:`Host.run` for all arguments except ``pass_fds``.
 
         Args:
             pass_fds: The file descriptors that the process inherits.
@@ -99,7 +102,7 @@ class LocalHost(Host):
             return 0
 
     async def reach(self, address: str, port: int) -> None:
-        """Do nothing, because the other host is on this machine, too."""
+        """Do nothing, because all hosts are on this machine and reach each other."""
 
     async def list_files(self, path: str) -> Mapping[str, tuple[int, int]]:
         """Return the size and the modification time of each file below a folder, by the file's path in the folder.
@@ -109,7 +112,7 @@ class LocalHost(Host):
         folder = self._folder / path
         found = {}
         for file in folder.rglob("*"):
-            with contextlib.suppress(OSError):  # deleted since it was listed
+            with contextlib.suppress(OSError):  # the file was deleted after it was listed
                 if file.is_file():
                     status = file.stat()
                     found[str(file.relative_to(folder))] = (status.st_size, status.st_mtime_ns)
@@ -187,11 +190,11 @@ class LocalPlatform(Platform):
         self._channels = self.record.path / "channels.json"
 
     def facts(self, host: Host) -> config.BackendFacts:
-        """Return the backend's values for a host's configuration, which are the same for all hosts."""
+        """Return the values in a host's configuration that depend on the backend. They are the same for all hosts."""
         return self._facts
 
     def environment(self, host: Host) -> dict[str, str]:
-        """Return the variables of :meth:`Platform.environment`, and the variable that says that the hosts share a
+        """Return the variables of :meth:`Platform.environment`, and a variable that tells that the hosts share a
         machine.
         """
         return {**super().environment(host), variables.SHARED_MACHINE: "1"}
@@ -206,7 +209,7 @@ class LocalPlatform(Platform):
         return str(trees.checkpoints(self.record, self.spec).resolve())
 
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Write the file trees of the hosts. Then run one agent that provides the inputs of all these hosts."""
+        """Write the hosts' file trees. Then run one agent that provides the input channels of all these hosts."""
         if not joins:
             self.end_feeders()
             self.hosts.clear()
@@ -239,20 +242,20 @@ class LocalPlatform(Platform):
         await self.bring_channels(hosts, str(self._channels), (), joins=joins)
 
     def make_fifos(self, host: Host) -> None:
-        """Create the first FIFOs of a host immediately, because the feeder agent would create them later."""
+        """Create the first FIFOs of a host now. The feeder, the agent that fills the FIFOs, would create them later."""
         everybody = self.backend.other_users
         for first in self.fifos(host):
             place = first.parent
             place.mkdir(mode=0o700, exist_ok=True)
             if everybody and place != self.tree(host).data:
-                place.chmod(0o755)  # only the user can open the record around it
+                place.chmod(0o755)  # other users cannot open the record, which contains this folder
             first.unlink(missing_ok=True)
             os.mkfifo(first, 0o600)
             if everybody:
                 first.chmod(0o666)
 
     async def collect(self) -> Failure | None:
-        """Copy the remaining saved files to S3, then pack the trees' models and outputs."""
+        """Copy the remaining saved files to S3, then pack the models and outputs of the hosts' file trees."""
         unsaved = await self.bring_saved()
         return await self.pack() or unsaved
 
@@ -268,7 +271,7 @@ class LocalPlatform(Platform):
         return await self.agent(["collect", *bases, "--output", local.output_uri(self.spec)]).end()
 
     def cleanup(self) -> None:
-        """Remove the mounts, the hosts' copies of their data, and FIFOs, because the record must not keep these."""
+        """Remove the mounts, the hosts' copies of input data, and FIFOs, because the record must not keep them."""
         self.close()
         self._unmount()
         trees.remove_inputs(self.record, self.spec)
@@ -276,9 +279,7 @@ class LocalPlatform(Platform):
         self._clear_pipes()
 
     def _clear_pipes(self) -> None:
-        """Remove FIFOs that a killed agent has left, because a program that reads the record would block on them for
-        ever.
-        """
+        """Remove FIFOs that a killed agent has left. A program that reads the record's files would block on them."""
         readers = local.readers_per_host(self.spec) if local.has_pipes(self.spec) else 0
         for host in self.record.hosts if readers else ():
             for local_rank in range(readers):

@@ -1,7 +1,8 @@
-"""Install our code on the machine of a cluster's worker, and start the agent of a host there.
+"""Install our code on the machine of a Ray or Spark worker, and start the agent of a host on this machine.
 
-This module needs only the standard library. The module is sent to the worker by value, because the cluster's machines
-do not have this module. :mod:`.arrivals` is the supervisor's side.
+The agent is the fleetfit process that controls the host. This module needs only the standard library. The cluster's
+machines do not have this module, so it is sent to the worker together with the function that the worker calls. In the
+supervisor, :mod:`.arrivals` accepts the agent's connection.
 """
 
 from __future__ import annotations
@@ -23,24 +24,24 @@ from typing import Any
 
 #: Seconds within which a connection to the supervisor must be made.
 _REACH_S = 10.0
-#: Starts the agent as an orphan: clusters kill the children of a worker that ends, but the agent
-#: has to clean up then.
+#: Starts the agent as an orphan. Clusters kill the child processes of a worker that ends, but the agent has to clean up
+#: when the worker has ended.
 _ORPHAN = 'exec 3<&0; "$@" <&3 3<&- &'
 
 
 def start_agent(asked: Mapping[str, Any], code: bytes, env: Mapping[str, str]) -> socket.socket:
-    """Start the agent. The agent's standard input and output are a connection to the supervisor.
+    """Start a host's agent. The agent's standard input and output are a connection to the supervisor.
 
     Args:
-        asked: The request. ``python`` is the path of the agent's interpreter, or None for this process's interpreter.
-            ``version`` is the required Python version, and ``code`` the name of our code. ``address`` and ``port`` are
-            the supervisor's. ``identity`` and ``key`` are the host's.
+        asked: The request of the supervisor. ``python`` is the path of the agent's interpreter, or None for this
+            process's interpreter. ``version`` is the required Python version, and ``code`` the name of our code.
+            ``address`` and ``port`` tell where the supervisor listens. ``identity`` and ``key`` identify the host.
         code: The archive of our code.
         env: The agent's environment variables.
 
     Returns:
-        A socket. The agent has the other end of the socket, so that each of the two processes detects when the other
-        has ended.
+        One end of a socket pair. The agent has the other end. Thus the agent and this process each detect when the
+        other process has ended.
 
     Raises:
         OSError: the agent cannot be started. The message has the reason.
@@ -86,7 +87,7 @@ def _version_of(python: str) -> str:
 
 
 def _unpack(name: str, archive: bytes) -> str:
-    """Return the folder of our code on this machine. Unpack the code if no other host has unpacked it yet.
+    """Return the folder of our code on this machine. If no host on this machine has unpacked the code yet, unpack it.
 
     Raises:
         OSError: the code cannot be unpacked.
@@ -119,10 +120,10 @@ def _unpack(name: str, archive: bytes) -> str:
 
 
 def connect(address: str, port: int, identity: str, key: str) -> socket.socket:
-    """Connect to the supervisor. Both sides prove with an HMAC that they know the host's key.
+    """Connect to the supervisor. The host and the supervisor prove with an HMAC that they know the host's key.
 
     Raises:
-        OSError: the connection fails, or another program answers. The message has the reason.
+        OSError: the connection fails, or a program without the key answers. The message has the reason.
     """
     secret = base64.b64decode(key)
     try:

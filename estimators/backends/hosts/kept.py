@@ -1,8 +1,8 @@
 """Find and terminate kept importers: processes that have imported the scripts' packages and wait for the next job.
 
-With ``keep_alive_period_in_seconds``, the importer (:mod:`container.toolkit.importer`) on a machine waits for the next
-job with the same folder of records. The importer keeps only the imported modules of installed packages. Hosts,
-processes, files and environment of the next job are created anew.
+A host's importer (:mod:`container.toolkit.importer`) is the process that forks the host's ranks. With
+``keep_alive_period_in_seconds``, the importer waits for the next job with the same folder of records. It keeps only the
+imported modules of installed packages. Hosts, other processes, files and environment of the next job are created anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from estimators.backends.base import Leftover
 from estimators.job.fleets import capabilities
 from estimators.job.request import TrainingJobSpec
 
-#: The number of seconds to keep an importer that a job's environment requests, if the job sets no time.
+#: Seconds for which importers are kept if the variable :data:`variables.KEEP_IMPORTERS` is set, but the job sets no
+#: time.
 SECONDS = 600
 #: Seconds that an importer may take to exit after SIGTERM.
 _END_S = 2.0
@@ -35,7 +36,7 @@ class Kept:
         packages: The packages that the importer has imported.
         until: The time when the importer exits, in seconds since the epoch. None while a job uses the importer.
         bytes: The importer's proportional share of memory (PSS), in bytes.
-        place: The path of the importer's socket.
+        place: The path of the socket through which jobs reach the importer.
     """
 
     pid: int
@@ -52,17 +53,16 @@ class Kept:
 
 
 def whose(home: Path) -> str:
-    """Return a short hash of the path of a folder of records (home)."""
+    """Return a short hash of the path of a folder of records (home). Jobs with the same hash share kept importers."""
     import hashlib  # imported late to keep a job's start fast
 
     return hashlib.blake2b(os.fsencode(home.resolve()), digest_size=4).hexdigest()
 
 
 def for_whom(spec: TrainingJobSpec, home: Path) -> tuple[int, str]:
-    """Return the number of seconds for which to keep the job's importer, and the name of the group of jobs that may use
-    it.
+    """Return how many seconds the job's importer is kept, and a name for the group of jobs that may use the importer.
 
-    See :data:`variables.KEPT_FOR` for the name.
+    The name is the value of the variable :data:`variables.KEPT_FOR`.
     """
     folder = os.environ.get(variables.KEEP_IMPORTERS)
     if spec.resources.keep_alive_s is None and folder and capabilities(spec.instance_type).keeps_imports:
@@ -71,9 +71,9 @@ def for_whom(spec: TrainingJobSpec, home: Path) -> tuple[int, str]:
 
 
 def find(home: Path) -> list[Kept]:
-    """Return the importers that are kept on this machine for the jobs of a home.
+    """Return the importers that are kept on this machine for the jobs of a home, the folder of job records.
 
-    If the environment names a folder of importers, return the importers in this folder, too.
+    If the variable :data:`variables.KEEP_IMPORTERS` names a folder, also return the importers in this folder.
     """
     shared = os.environ.get(variables.KEEP_IMPORTERS)
     places = [folders.of_importers(whose(home)), *([Path(shared)] if shared else [])]
@@ -91,7 +91,7 @@ def leftover(one: Kept) -> Leftover:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KeptLeftover(Leftover):
-    """An importer that is kept.
+    """A kept importer that ``fleetfit clean`` can remove.
 
     Attributes:
         one: The importer.

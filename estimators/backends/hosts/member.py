@@ -1,4 +1,4 @@
-"""Store the state of one host of a job for the host's cluster."""
+"""Store the state of one host of a job for :class:`estimators.backends.hosts.cluster.HostCluster`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class MemberPhase(enum.Enum):
     """The state of a host in an attempt."""
 
-    IDLE = "idle"  # not in the attempt: its training has ended, or its start was cancelled
+    IDLE = "idle"  # the host takes no part in the attempt: its training has ended, or its start was cancelled
     PREPARING = "preparing"
-    JOINING = "joining"  # being prepared for a job that already runs
+    JOINING = "joining"  # the host is being prepared for a job that already runs
     TRAINING = "training"  # the host's training process has not ended
     LOST = "lost"  # the host is lost
 
@@ -29,7 +29,7 @@ class ClusterMember:
 
     Attributes:
         name: The name of the host.
-        platform: The platform that serves the host.
+        platform: The object that provides the host's inputs and saves the host's files.
         host: The acquired host. None before the host is acquired and after it is released.
         watch: The task that waits for the loss of the host.
         phase: The state of the host in the attempt.
@@ -82,13 +82,14 @@ class ClusterMember:
             await self.platform.bring_saved()
 
     async def end_attempt(self) -> None:
-        """Copy all saved files from the host before another attempt begins. No process may train on the host."""
+        """Copy all saved files from the host before another attempt begins. No process may train there meanwhile."""
         if not self.lost:
             await self.platform.end_attempt(self.name)
 
     async def refresh_checkpoints(self) -> None:
-        """Copy new checkpoints to the host: those that the job has saved since the host was prepared. No rank may train
-        meanwhile.
+        """Copy new checkpoints to the host. These are the checkpoints saved since the host was prepared.
+
+        No rank may train meanwhile.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._cluster.loop.start(self._refresh())
@@ -98,7 +99,8 @@ class ClusterMember:
         if self.platform.shared:
             return
         try:
-            # First stop the agent that copies the host's checkpoints: it would copy the restored ones back.
+            # First stop the agent that copies the host's checkpoints to this machine. It would copy these checkpoints
+            # back.
             await self.end_attempt()
             if self.trains and not self.lost:  # a host that is about to leave needs no checkpoints
                 await self.platform.restore()
@@ -109,7 +111,7 @@ class ClusterMember:
             self._cluster.fail(error.failure)
 
     def abort(self) -> None:
-        """Kill the host's remaining processes, except those that copy saved files."""
+        """Kill the remaining processes of a host that trains, except the agents that copy saved files."""
         if self.host is not None and not self.lost and self.trains:
             self.host.abort(self.platform.syncing)
 

@@ -1,8 +1,8 @@
-"""Define the sources that tell an elastic job which machines exist for hosts: a script, a list or a cluster's node
-table.
+"""Define the sources that tell an elastic job which machines exist for its hosts.
 
-A :class:`MembershipSource` names machines in its own way, and reports when a machine will be taken away. One module
-decides for all sources which hosts a job starts, releases and replaces.
+A source is, for example, a script, a list of machines or a cluster's node table. A :class:`MembershipSource` lists
+machines under names of its own, and reports when a machine will be taken away. For all sources, the package
+:mod:`estimators.supervisor.elastic` decides which hosts the job starts, releases and replaces.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from typing import Protocol
 
 from container.system.asyncio_loop import AsyncioLoop
 
-#: Name -> number of workers that fit there; None: the source does not know it, so the job's number is used.
+#: The name of a machine -> the number of workers that fit on it. None if the source does not know the number. The job's
+#: number of workers for each host is then used.
 Places = Mapping[str, int | None]
 
 
@@ -26,8 +27,9 @@ class MembershipListener(Protocol):
     """
 
     def places(self, found: Places) -> None:
-        """Handle the complete list of machines. The oldest machine is the first one. A machine that is not listed is
-        gone.
+        """Handle the complete list of machines. The oldest machine is the first one.
+
+        A machine that is not in the list does not exist any more.
         """
 
     def leaving(self, name: str, seconds: float) -> None:
@@ -41,20 +43,21 @@ class MembershipListener(Protocol):
         """
 
     def problem(self, text: str) -> None:
-        """Show the user why the source has no answer now. The last answer of the source stays valid."""
+        """Show the user why the source cannot list the machines now. The last list stays valid."""
 
     def hopeless(self, text: str) -> None:
-        """Fail the job, because the source has never answered and is not expected to answer."""
+        """Fail the job, because the source has never listed machines and is not expected to do so."""
 
 
 class MembershipSource(Protocol):
     """A source that tells one attempt of a job which machines exist for hosts.
 
     Attributes:
-        decides: Whether the machines decide the number of hosts. If True, the job has a host on every machine, up to
-            the job's maximum size. The job releases a host when its machine disappears. The provider's ``locate``
-            assigns machines to hosts. If False, the job has the number of hosts that was requested. The job replaces a
-            lost host when a machine is free. The number of machines is the maximum number of hosts.
+        decides: Whether the list of machines determines the number of hosts. If True, the job has a host on every
+            machine, up to the job's maximum size. The job releases a host when the host's machine disappears from the
+            list. The provider's ``locate`` assigns machines to hosts. If False, the job has the number of hosts that
+            the user requested, but not more than there are machines. The job replaces a lost host when a machine is
+            free.
         title: The name of the source in messages: "discovery", "the fleet".
     """
 
@@ -62,8 +65,9 @@ class MembershipSource(Protocol):
     title: str
 
     def start(self, membership: MembershipListener) -> None:
-        """Start reporting: all machines first, then each change. The first report may be made before this method
-        returns.
+        """Start to report to a listener: first all machines, then each change.
+
+        The first report may be made before this method returns.
         """
 
     def close(self) -> None:
@@ -71,13 +75,14 @@ class MembershipSource(Protocol):
 
 
 class News:
-    """A filter that reports only news to a listener. Machines are reported if they have changed. Each notice and each
-    problem is reported only once.
+    """A filter between a source and a listener that passes on only news.
+
+    The list of machines is passed on if it has changed. Each notice and each problem is passed on only once.
 
     Args:
         membership: The listener.
-        hopeless_after: The number of seconds after which a problem fails the job if there was no answer until then. If
-            None, a problem never fails the job.
+        hopeless_after: The job fails if a problem is reported after this number of seconds and the source has not
+            listed machines until then. If None, a problem never fails the job.
     """
 
     def __init__(self, membership: MembershipListener, *, hopeless_after: float | None = None) -> None:
@@ -90,7 +95,7 @@ class News:
 
     @property
     def has_answered(self) -> bool:
-        """Return whether the source has given an answer, even if it lists no machines."""
+        """Return whether the source has listed the machines at least once. The list may be empty."""
         return self._known is not None
 
     def places(self, found: Places) -> None:
@@ -115,7 +120,7 @@ class News:
     def problem(self, text: str) -> None:
         """Report a problem if it differs from the last problem. See :meth:`MembershipListener.problem`.
 
-        If the source has given no answer for ``hopeless_after`` seconds, fail the job. See
+        If the source has not listed machines for ``hopeless_after`` seconds, fail the job. See
         :meth:`MembershipListener.hopeless`.
         """
         if text != self._said:
@@ -128,8 +133,9 @@ class News:
 
 
 class Located:
-    """The machines that a membership source has assigned to hosts. A machine may be assigned before or after its host
-    is acquired.
+    """The assignments of machines to hosts that a membership source decides.
+
+    A machine may be assigned before or after its host is acquired.
     """
 
     def __init__(self) -> None:
@@ -187,26 +193,27 @@ class Watching(abc.ABC):
 
 
 class PlaceList(Protocol):
-    """A list of places that can be read quickly."""
+    """A list of machines that can be read so quickly that the event loop may wait for it."""
 
     def places(self) -> Places:
-        """Return the places.
+        """Return the machines.
 
         Raises:
-            OSError: the places cannot be read now.
-            ValueError: the places cannot be read now.
+            OSError: the list cannot be read now.
+            ValueError: the content of the list is invalid now.
         """
 
 
 class Polled(Watching):
-    """A source that polls a list of places.
+    """A membership source that polls a list of machines.
 
     Args:
         loop: The supervisor's event loop.
-        listed: The list. An OSError or ValueError of the list is reported as a problem. Then the list is read again.
+        listed: The list. If reading the list raises an OSError or a ValueError, the error is reported as a problem, and
+            the list is read again at the next poll.
         title: The source's name in messages, as for :class:`MembershipSource`.
-        decides: Whether the source decides about the hosts, as for :class:`MembershipSource`.
-        every: The number of seconds between two polls. None to poll once.
+        decides: Whether the list determines the number of hosts, as for :class:`MembershipSource`.
+        every: The number of seconds between two polls. With None, the list is read only once.
     """
 
     def __init__(
@@ -225,7 +232,7 @@ class Polled(Watching):
         self.decides = decides
 
     async def watch(self, membership: MembershipListener) -> None:
-        """Poll the function for the machines, and report changes."""
+        """Poll the list of machines, and report changes."""
         news = News(membership)
         while True:
             try:

@@ -1,9 +1,10 @@
-"""Provide inputs to a job's hosts and save their files, as SageMaker's platform does.
+"""Provide inputs to a job's hosts, and save the hosts' files, as SageMaker's platform does.
 
-Processes ``python -m container agent`` on the hosts' machine do this work. The agents download the inputs, feed Pipe
-mode channels, and serve FastFile mode. The agents also synchronise checkpoints and intermediate output with S3.
-:mod:`.apart` serves hosts that share no files with the caller. :mod:`.here` serves hosts whose files are on this
-machine.
+This work is done by agents: processes ``python -m container agent`` on the hosts' machine. Agents download the inputs,
+feed Pipe mode channels, and serve FastFile mode. They also synchronise checkpoints and intermediate output with S3.
+
+:mod:`.apart` serves hosts that share no files with the caller's machine. :mod:`.here` serves hosts whose files are on
+this machine.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from estimators.job.request import TrainingJobSpec
 
 #: Prefixes of the caller's environment variables that a host's agents need to reach S3.
 _AWS = ("AWS_", "S3_ENDPOINT_URL")
-#: Seconds between two checks whether a host has begun to write intermediate output.
+#: Seconds between two checks whether a host has written intermediate output.
 _LOOK_S = 1.0
 
 
@@ -39,7 +40,7 @@ class PreparationFailed(Exception):
     """Raised if a host cannot be prepared. The job then fails.
 
     Args:
-        failure: The failure. A text is converted to a failure of the job's settings or environment.
+        failure: The failure. A string is the message of a failure of the job's settings or environment.
     """
 
     def __init__(self, failure: Failure | str) -> None:
@@ -48,16 +49,15 @@ class PreparationFailed(Exception):
 
 
 class Platform(abc.ABC):
-    """A group of agents that serve those hosts of a job that share one machine.
+    """An object that starts and ends the agents for the hosts of a job that share one machine.
 
-    A coroutine of this class raises :class:`~estimators.backends.hosts.provider.HostLost` when a host that it needs is
-    lost.
+    If a coroutine of this class needs a lost host, it raises :class:`~estimators.backends.hosts.provider.HostLost`.
 
     Args:
         backend: The job's backend.
     """
 
-    #: Whether the hosts are on this machine and use its files.
+    #: Whether the hosts are on this machine and use this machine's files.
     shared: ClassVar[bool] = False
 
     def __init__(self, backend: Backend) -> None:
@@ -77,7 +77,7 @@ class Platform(abc.ABC):
 
     @property
     def first(self) -> Host:
-        """Return the host on whose machine all agents run. The agents write to the log of this host."""
+        """Return the first host. All agents run on its machine, and write to its log unless they serve another host."""
         return next(iter(self.hosts.values()))
 
     def tree(self, host: Host) -> MLTree:
@@ -96,10 +96,12 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Copy all files to the hosts that the hosts' toolkits need.
+        """Provide everything to the hosts that their toolkits need before the start: code, configuration and inputs.
+
+        A toolkit is the fleetfit process on a host that starts the script.
 
         Args:
-            hosts: The hosts. A platform that serves only one host gets only one host.
+            hosts: The hosts. For a platform that serves only one host, the sequence has one item.
             number: The number of the first of these hosts among all hosts of the attempt.
             count: The number of hosts of the attempt.
             joins: Whether the hosts join a running job. Nothing is mounted for such hosts.
@@ -127,10 +129,9 @@ class Platform(abc.ABC):
     async def bring_channels(
         self, hosts: Sequence[Host], channels: str, place: Sequence[str], *, joins: bool, first: int = 0
     ) -> None:
-        """Provide input channels to hosts. Each channel is downloaded, mounted or fed through FIFOs, according to its
-        input mode.
+        """Provide input channels to hosts, and return when scripts can read the channels.
 
-        Return when scripts can read the channels.
+        Each channel is downloaded, mounted or fed through FIFOs, according to its input mode.
 
         Args:
             hosts: The hosts.
@@ -156,16 +157,18 @@ class Platform(abc.ABC):
         return Path(self.first.facts.root) / "mounts"
 
     async def _start_mount(self, words: list[str]) -> None:
-        # With tidies, the agent unmounts even if the supervisor is killed.
+        # Because of ``tidies``, the agent unmounts the buckets even if the supervisor is killed.
         mount = self._mount = self.agent(["mount", *words, "--mounts", str(self.mounts)], tidies=True)
         await self._serve(mount, self.first, [str(self.mounts / "ready")], lasts=True)
 
     async def _serve(self, agent: Agent, host: Host, paths: Sequence[str], *, lasts: bool = False) -> None:
-        """Wait until an agent is ready. If the agent fails later while a host is running, the job fails.
+        """Wait until an agent has created certain files, which means that the agent is ready.
+
+        If the agent fails later while a host is running, the job fails.
 
         Args:
             agent: The agent.
-            host: The host on which the files appear when the agent is ready.
+            host: The host on which the agent creates the files.
             paths: The paths of the files.
             lasts: Whether any end of the agent is a failure, even with exit code 0.
 
@@ -201,7 +204,7 @@ class Platform(abc.ABC):
         return failure
 
     def end_mount(self) -> None:
-        """Unmount the S3 buckets. No script reads them any more when this method is called."""
+        """Unmount the S3 buckets. Call this method only after the last script has stopped reading them."""
         if self._mount is not None:
             agent, self._mount = self._mount, None
             agent.process.close_input()
@@ -221,7 +224,7 @@ class Platform(abc.ABC):
         ]
 
     async def _feed(self, number: int, host: Host, hosts: int, file: list[str]) -> None:
-        """Start the agent that feeds a host's channels. Wait until the first FIFOs exist, so that scripts can open the
+        """Start the feeder, the agent that writes a host's channels into FIFOs. Wait until scripts can open the first
         FIFOs.
         """
         if not local.has_pipes(self.spec):
@@ -229,12 +232,12 @@ class Platform(abc.ABC):
         self.make_fifos(host)
         words = ["--base-dir", str(self.tree(host).base), *file, "--host", host.name, "--number", str(number)]
         words += ["--hosts", str(hosts), "--ranks", str(local.readers_per_host(self.spec))]
-        # With tidies, the agent removes its FIFOs even if the supervisor is killed.
+        # Because of ``tidies``, the agent removes its FIFOs even if the supervisor is killed.
         feeder = self._feeders[host.name] = self.agent(["pipe", *words], host=host, tidies=True, own=True)
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
-    def make_fifos(self, host: Host) -> None:  # noqa: B027 - the feeder does
-        """Create the first FIFOs of a host, if this machine can create them earlier than the host's feeder agent."""
+    def make_fifos(self, host: Host) -> None:  # noqa: B027 - a default: the feeder creates them
+        """Create the first FIFOs of a host, if this process can create them earlier than the host's feeder."""
 
     # --- during training ---
 
@@ -256,9 +259,9 @@ class Platform(abc.ABC):
             self._looking = self.backend.loop.start(self._look_again())
 
     def bring_checkpoints(self) -> Sync | None:
-        """Start to copy checkpoints from the hosts to the caller's folder, and return the copying agent.
+        """Start an agent that copies checkpoints from the hosts to the caller's folder, and return the agent's Sync.
 
-        Return None if the hosts write to the caller's folder themselves.
+        Return None if the hosts themselves write to the caller's folder.
         """
         return None
 
@@ -283,10 +286,10 @@ class Platform(abc.ABC):
         return sync
 
     async def _look_again(self) -> None:
-        """Check repeatedly whether a host has written intermediate output. If a host has, start an agent that copies
-        the output.
+        """Check repeatedly whether a host has written intermediate output. If so, start an agent that copies the
+        output.
 
-        Most hosts write no intermediate output, so they need no such agent.
+        Most hosts write no intermediate output. For these hosts, no agent is started.
         """
         while True:
             await asyncio.sleep(_LOOK_S)
@@ -316,30 +319,32 @@ class Platform(abc.ABC):
     # --- after training ---
 
     def end_feeders(self) -> None:
-        """Terminate all feeder agents. No script reads channels any more when this method is called.
+        """Terminate all feeders. Call this method only after the last script has stopped reading channels.
 
-        If the number of hosts is fixed, the feeders run until all hosts have ended. A feeder's message about its data
-        may be the reason why a host failed.
+        If the number of hosts is fixed, a feeder continues when its host has ended. When the host has failed, the
+        feeder may still report bad input data as the reason.
         """
         for host in list(self._feeders):
             self.end_feeder(host)
 
     def host_ended(self, host: str) -> None:
-        """Handle the end of a host while other hosts are running. If the number of hosts may change, terminate the
-        host's feeder.
+        """Handle the end of a host while other hosts are running.
+
+        If the number of hosts may change, terminate the feeder of the host.
         """
         if launchers.of(self.spec.strategy).membership_changes:
             self.end_feeder(host)
 
     def end_feeder(self, host: str) -> None:
-        """Terminate a host's feeder agent. No script on the host reads channels any more when this method is called."""
+        """Terminate a host's feeder. Call this method only after the host's scripts have stopped reading channels."""
         if (agent := self._feeders.pop(host, None)) is not None:
             agent.process.signal(signal.SIGTERM)
 
     @property
     def syncing(self) -> list[HostProcess]:
-        """Return the processes that copy saved files. When the job is terminated, these processes run until all files
-        are copied.
+        """Return the processes that copy saved files.
+
+        When the job is terminated, these processes continue until all files are copied.
         """
         return [sync.agent.process for sync in self._syncs.values()]
 
@@ -351,7 +356,7 @@ class Platform(abc.ABC):
                 agent.process.signal(signal.SIGKILL)
 
     async def bring_saved(self) -> Failure | None:
-        """Copy the remaining saved files. No process writes to the folders of saved files any more.
+        """Copy the remaining saved files. Call this method only when no process writes saved files.
 
         Returns:
             The failure if some files could not be copied. None if all files were copied.
@@ -364,8 +369,9 @@ class Platform(abc.ABC):
         return next((failure for failure in failures if failure is not None), None)
 
     async def end_attempt(self, host: str | None = None) -> None:
-        """Copy all saved files before another attempt begins. No process may write to the folders of saved files any
-        more.
+        """Copy all saved files of an attempt before the next attempt begins.
+
+        Call this method only when no process writes saved files.
 
         Args:
             host: The host whose log gets the warning if files could not be copied. The default is the job's first host.
@@ -377,7 +383,7 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     async def collect(self) -> Failure | None:
-        """Copy all saved files, models and outputs of the hosts. No process runs on the hosts any more.
+        """Copy all saved files, models and outputs of the hosts. Call this method only after the hosts have ended.
 
         Returns:
             The failure if some files could not be copied. None if all files were copied.
@@ -415,7 +421,7 @@ class Platform(abc.ABC):
             words: The agent's command-line arguments.
             host: The host whose log the agent writes to. The default is the first host.
             tidies: Whether the agent gets SIGTERM when the connection to the host ends, as for :meth:`Host.run`.
-            own: Whether the agent serves only that host.
+            own: Whether the agent serves only ``host``, so that a failure of the agent is a failure of this host.
             on_output: A function that receives the agent's standard output. If None, the output is written to the log.
         """
         host = host or self.first
@@ -439,5 +445,5 @@ class Platform(abc.ABC):
 
 
 def problem(message: str, cause: Cause = Cause.CONFIGURATION) -> Failure:
-    """Return a failure of the job's settings or environment, in contrast to a failure of the job's processes."""
+    """Return a failure that the job's settings or environment have caused, and not one of the job's processes."""
     return Failure(cause=cause, message=message)

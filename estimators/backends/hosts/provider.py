@@ -1,4 +1,4 @@
-"""Define the interface of a host provider, so that jobs can run on the provider's hosts.
+"""Define the interface of host providers. A provider supplies the machines, containers or processes that are hosts.
 
 A :class:`HostProvider` declares its capabilities, refuses unsupported jobs, and returns hosts by name. Everything else
 that a job does with its hosts is in :class:`estimators.backends.hosts.cluster.HostCluster`: file trees, inputs, Pipe
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.membership import MembershipSource
 
 
-#: Called with each piece of a process's output.
+#: A function that is called with each piece of a process's output.
 Output = Callable[[bytes], None]
-#: Shows a text to the user.
+#: A function that shows a text to the user.
 Say = Callable[[str], None]
 
 
@@ -39,7 +39,7 @@ class HostError(Exception):
 
 
 class HostLost(HostError):
-    """Raised if a host is lost, together with all processes that ran on the host."""
+    """Raised if the connection to a host has ended. All processes of the job on the host count as lost, too."""
 
 
 class HostUnavailable(HostError):
@@ -58,7 +58,7 @@ class HostFacts:
         hostname: The host name that the host's system reports.
         cpus: The number of cores that the job may use.
         gpus: The number of GPUs.
-        processor: The type of processor, in the form of ``uname -m``.
+        processor: The type of processor, as ``uname -m`` prints it.
         interfaces: The addresses of the host's network interfaces, by the interface's name.
         identity: An identifier of the machine that does not depend on names or addresses, or "" if the machine has no
             such identifier.
@@ -84,13 +84,13 @@ class HostFacts:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Placement:
-    """The environment in which a job would run, for ``plan()``.
+    """A description of the hosts on which a job would run, for ``plan()``.
 
     Attributes:
         base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
         python: The hosts' interpreter.
         package: The folder of the package ``container`` on the hosts.
-        interface: The network interface between the hosts.
+        interface: The name of the network interface between the hosts, or "" if it is not known in advance.
         cpus: The number of a host's cores.
         gpus: The number of a host's GPUs.
         mpirun: The hosts' ``mpirun``.
@@ -132,10 +132,10 @@ class HostProcess(Protocol):
 
 
 class Host(abc.ABC):
-    """A host that is connected. Paths on the host are relative to the job's folder on the host.
+    """A host that fleetfit is connected to. Paths on the host are relative to the job's folder on the host.
 
-    If the host is lost, every coroutine in progress raises :class:`HostLost`. Coroutines that are called later raise
-    the error at once.
+    If the host is lost, every coroutine that waits for the host raises :class:`HostLost`. Coroutines that are called
+    later raise this error at once.
 
     Attributes:
         name: The host's name in the job.
@@ -168,7 +168,7 @@ class Host(abc.ABC):
             self._loss.set()
 
     async def until_noticed(self) -> float:
-        """Wait until the host's provider announces that it will take the host away, and return the seconds left."""
+        """Wait until the provider announces that it will take the host away, and return the seconds until then."""
         await self._notice.wait()
         return self._notice_s
 
@@ -185,8 +185,8 @@ class Host(abc.ABC):
         Args:
             source: The path of the file or folder on this machine.
             target: The folder on the host.
-            follow: Whether to copy the targets of links. If False, links are copied as links, and links that lead out
-                of the folder are not copied.
+            follow: Whether a link is replaced by the file or folder that it leads to. If False, links are copied as
+                links, and links that lead out of the folder are left out.
 
         Raises:
             HostError: the copying failed. The message has the reason.
@@ -228,8 +228,8 @@ class Host(abc.ABC):
             lifeline: The name of the environment variable with the file descriptor of the process's lifeline.
                 :meth:`HostProcess.write` then writes to the lifeline. When the connection to the host ends, a process
                 with a lifeline can terminate its own child processes. A process without a lifeline is killed at once.
-            listener: The name of the environment variable with the file descriptor of the socket that :meth:`listen`
-                has opened.
+            listener: The name of the environment variable with the file descriptor of the listening socket, which a
+                call of :meth:`listen` has opened before.
             runtime: The name of the environment variable with the path of a private folder for the process's sockets.
                 The folder is removed when the process has ended.
             session: Whether the process gets a session of its own.
@@ -240,7 +240,7 @@ class Host(abc.ABC):
 
     @abc.abstractmethod
     async def listen(self) -> int:
-        """Listen at a free port of the host's address, for a process that is then run with ``listener``.
+        """Listen at a free port of the host's address. A process that is run with ``listener`` inherits the socket.
 
         Returns:
             The port, or 0 if the host cannot listen at its address.
@@ -280,14 +280,14 @@ class Host(abc.ABC):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProvidedJob:
-    """The job that a provider supplies hosts for, and functions to report to the job.
+    """The job for which a provider supplies hosts, with methods through which the provider reports to the job.
 
     Attributes:
         loop: The supervisor's event loop.
         spec: The job.
         options: The job's options. ``backend_options`` contains the provider's options.
-        found: The values that :meth:`HostProvider.found` returned in the process that called ``fit()``. Empty if no
-            values were returned.
+        found: The values that :meth:`HostProvider.found` has returned in the process that called ``fit()``. Empty if
+            the method has returned None.
         protected: The pids of the supervisor's child processes that must not be killed before the supervisor ends.
         events: Receives the provider's events.
     """
@@ -300,11 +300,15 @@ class ProvidedJob:
     events: ProviderEvents
 
     def tell(self, text: str) -> None:
-        """Show the reason for waiting (a queue, for example) while no host trains."""
+        """Show the user why the provider waits for hosts, such as a queue. The text is shown while no host trains."""
         self.events.put_nowait(WaitTold(text))
 
     def limit(self, text: str) -> None:
-        """Stop the job as ``max_run`` does, with a text for the reason."""
+        """Stop the job because it has reached a limit of the provider, as if ``max_run`` were reached.
+
+        Args:
+            text: The reason, for the user.
+        """
         self.events.put_nowait(LimitMet(text))
 
     def note(self, values: Mapping[str, Any]) -> None:
@@ -313,7 +317,7 @@ class ProvidedJob:
 
 
 class HostProvider(abc.ABC):
-    """A source of hosts. Each job has its own provider object in its supervisor.
+    """A source of hosts. Each job has its own provider object, which lives in the job's supervisor.
 
     A subclass overrides the methods for the features that it supports. Every method except :meth:`acquire` has a
     default.
@@ -352,7 +356,9 @@ class HostProvider(abc.ABC):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options in a form with the same meaning on another machine.
+        """Return the provider's options, changed so that they mean the same on another machine.
+
+        For example, the machines that a host file lists replace the path of the file.
 
         Raises:
             ConfigurationError: an option is invalid, or names a file that does not exist.
@@ -361,7 +367,7 @@ class HostProvider(abc.ABC):
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options for a job that waits until hosts in use are free, such as a tuner's trial."""
+        """Return the options with which a job waits while other jobs use the hosts, as a tuner's trial does."""
         return dict(options.backend_options)
 
     @classmethod
@@ -374,8 +380,9 @@ class HostProvider(abc.ABC):
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left on the provider's machines, for ``fleetfit clean``. Objects of running jobs are
-        included, too.
+        """Return what jobs have left on the provider's machines, for ``fleetfit clean``.
+
+        The result may include resources of running jobs. The caller leaves these resources alone.
 
         Args:
             region: The region to search, for a provider with the capability ``searched_by_name``. If "", the default
@@ -403,7 +410,7 @@ class HostProvider(abc.ABC):
     def new_root(self, name: str) -> str:
         """Return the path of an unused folder for a host.
 
-        A used folder is not reused, because an agent that lost its connection may still be deleting it.
+        A folder that was used before is not used again: an agent that has lost its connection may still be deleting it.
         """
         self._starts[name] += 1
         count = self._starts[name]
@@ -425,10 +432,11 @@ class HostProvider(abc.ABC):
         Args:
             host: The host that connects.
             other: The host that listens.
-            port: The port at which the other host listens.
+            port: The port at which ``other`` listens.
 
         Returns:
-            A port of the loopback address of ``host``. Connections to it are forwarded to ``port`` of the other host.
+            A port of the loopback address of ``host``. The provider forwards connections to this port to ``port`` of
+            ``other``.
 
         Raises:
             HostError: the connections cannot be forwarded. The message has the reason.

@@ -1,4 +1,4 @@
-"""Communicate with a host through a connection to the process ``python -m container agent host`` on the host."""
+"""Communicate with a host through its agent, the process ``python -m container agent host`` on the host."""
 
 from __future__ import annotations
 
@@ -29,19 +29,24 @@ from estimators.backends.hosts.waiting import unless
 
 #: Protocol version, which must be equal on both ends: :data:`container.agent.resident.PROTOCOL`.
 PROTOCOL = 1
-#: Seconds between two heartbeats of each end, and of silence after which the other end counts as lost.
+#: Seconds between two heartbeats that each end sends. Seconds without a message after which an end counts as lost.
 BEAT_S = 2.0
 SILENCE_S = 15.0
 
 
 class HostSource:
-    """The origin of a host, which may know more about the host's loss than the connection to its agent shows."""
+    """The origin of a host, such as a Slurm allocation. The origin may know why the host was lost."""
 
-    #: Whether the agent reports signals instead of exiting: they announce that the host will be taken away.
+    #: Whether the agent reports the signals that it receives, and does not exit. Such a signal announces that the host
+    #: will be taken away.
     hears_signals = False
 
     async def explain(self, reason: str) -> str:
-        """Return the reason why the host was lost, given the reason why the connection has ended."""
+        """Return the reason why the host was lost.
+
+        Args:
+            reason: The reason why the connection to the host's agent has ended.
+        """
         return reason
 
     def signalled(self, number: int) -> None:
@@ -49,7 +54,7 @@ class HostSource:
 
 
 class RemoteHost(Host):
-    """A host that is controlled through the connection to its agent. :meth:`connect` creates such a host.
+    """A host that is controlled through a connection to its agent. :meth:`connect` creates such a host.
 
     Args:
         loop: The supervisor's event loop.
@@ -99,11 +104,12 @@ class RemoteHost(Host):
 
     @classmethod
     async def connect(cls, *arguments: Any, **more: Any) -> RemoteHost:
-        """Create a host, wait until its agent has answered, and return the host. The arguments are those of the
-        constructor.
+        """Create a host, wait until its agent has answered, and return the host.
+
+        The arguments are those of the constructor.
 
         Raises:
-            HostUnavailable: the agent has not answered, or has another version.
+            HostUnavailable: the agent has not answered, or does not have this machine's version of fleetfit.
         """
         host = cls(*arguments, **more)
         lost = asyncio.ensure_future(host._unavailable())
@@ -146,7 +152,7 @@ class RemoteHost(Host):
         self._loop.start(explain())
 
     def lose(self, reason: str) -> None:
-        """Record the loss of the host, and let all requests to the host fail. See :meth:`Host.lose`."""
+        """Record the loss of the host. All requests to the host then raise HostLost. See :meth:`Host.lose`."""
         super().lose(reason)
         self.close()
 
@@ -196,7 +202,7 @@ class RemoteHost(Host):
     # --- requests to the host ---
 
     def _expect(self) -> tuple[int, asyncio.Future[Message]]:
-        """Return the number of a new request, and the future of the answer to this request.
+        """Return the number of a new request, and a future whose result is the agent's answer to this request.
 
         Raises:
             HostLost: the connection is closed.
@@ -235,7 +241,7 @@ class RemoteHost(Host):
 
     async def pull(self, source: str, target: Path) -> None:
         """Copy the content of a folder on the host into a folder on this machine. See :meth:`Host.pull`."""
-        number, answer = self._expect()  # the host answers only with an error
+        number, answer = self._expect()  # the agent answers only if it has failed
 
         def arrived(error: str | None) -> None:
             if not answer.done():
@@ -308,7 +314,7 @@ class RemoteHost(Host):
 
 
 class _Process:
-    """A process that runs on the host."""
+    """A process on the host. See :class:`estimators.backends.hosts.provider.HostProcess` for the interface."""
 
     def __init__(
         self,

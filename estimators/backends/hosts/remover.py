@@ -1,9 +1,10 @@
-"""Remove the resources of a job when its supervisor has ended in any way.
+"""Remove a job's containers or cloud machines when the job's supervisor has ended, even if it was killed.
 
     python remover.py MODULE VALUE ARGUMENTS
 
-The input is a pipe whose other end only the supervisor has. When the input ends, the function ``remove`` of MODULE is
-called with ARGUMENTS, a JSON object. VALUE identifies the removed resources in process lists.
+Standard input is a pipe whose other end only the supervisor has. When standard input ends, this program calls the
+function ``remove`` of MODULE with ARGUMENTS, a JSON object. VALUE serves only to identify the resources in process
+lists.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ if TYPE_CHECKING:
     from estimators.backends.hosts.child import ChildProcess
 
 _HERE = Path(__file__).resolve()
-#: The shortest time between the starts of a process and of the process's replacement, in seconds. A process that cannot
-#: run, for example for lack of memory, would otherwise be started again and again.
+#: Minimum number of seconds between the start of a process and the start of its replacement. Without a pause, a process
+#: that cannot run, for example for lack of memory, would be started again and again.
 _START_S = 1.0
 
 
 class Remover:
-    """The process that removes a job's resources. A process that is killed is replaced.
+    """The supervisor's handle of the process that removes a job's resources. If the process is killed, it is replaced.
 
     Args:
-        loop: The supervisor's loop.
-        protected: Pids of the supervisor's children that are not killed at its end.
+        loop: The supervisor's event loop.
+        protected: The pids of the processes that the supervisor does not kill. The process is added to them.
         module: The name of the module whose ``remove`` is called.
         value: The text that identifies the resources in process lists.
         arguments: The arguments of ``remove``.
@@ -59,7 +60,7 @@ class Remover:
         return ChildProcess(self._loop, self._argv, cwd="/", protected=self._protected, logs_errors=True)
 
     async def _replace(self) -> None:
-        """Start another process whenever the process was killed, for example for lack of memory."""
+        """Start a new process whenever the last one was killed, for example for lack of memory."""
         import asyncio
 
         while True:
@@ -70,11 +71,11 @@ class Remover:
 
     def _restart(self) -> None:
         self.process.close()
-        with contextlib.suppress(OSError):  # tried again after a pause
+        with contextlib.suppress(OSError):  # ``_replace`` tries again after a pause
             self.process = self._start()
 
     def finish(self) -> None:
-        """Make the process remove everything now. If the process was killed, start another one for that."""
+        """Make the process remove all resources now. If the process was killed, start a new one that removes them."""
         self._replacing.cancel()
         if self.process.ended.done():
             self._restart()
@@ -82,26 +83,27 @@ class Remover:
 
 
 def pause(ran: float) -> float:
-    """Return how long to wait before a process is replaced, in seconds.
+    """Return the number of seconds to wait before a process is replaced.
 
     Args:
-        ran: How long the process has run, in seconds.
+        ran: The number of seconds that the process has run.
     """
     return max(_START_S - ran, 0.0)
 
 
 def main() -> int:
-    """Wait until the input ends, then remove everything.
+    """Wait until standard input ends, then remove all resources of the job.
 
     Returns:
-        0 if nothing is left, otherwise 1.
+        The exit code: 0 if everything was removed, otherwise 1.
     """
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # the job's signals must not end this process
     module, _, arguments = sys.argv[1:]
     while os.read(0, 4096):
         pass
-    # Imports this same package, nothing from this file's folder. Imported late: a starting job needs the cores.
+    # Import the package that this file belongs to, and not modules from the file's own folder. Import it only now,
+    # because a starting job needs the cores.
     sys.path[:] = [str(_HERE.parents[3]), *(place for place in sys.path if place != str(_HERE.parent))]
     removed = importlib.import_module(module).remove(**json.loads(arguments))
     return 0 if removed else 1

@@ -1,9 +1,8 @@
-"""Send our packages to a machine, so that our programs can run on the machine. Hosts need only the package
-``container``.
+"""Pack our packages for other machines, and define the shell scripts that unpack and run the packages there.
 
-The packages are stored in the user's cache folder on the machine. The name of their folder is a hash of their content.
-The machine therefore has either exactly this version or none with this name, and jobs with different versions do not
-conflict. Nothing is installed, and root is not needed.
+Hosts need only the package ``container``. The packages are stored in the user's cache folder on the machine. The name
+of their folder is a hash of their content. If the machine has a folder of this name, its content is therefore right,
+and jobs with different versions do not conflict. Nothing is installed, and root is not needed.
 """
 
 from __future__ import annotations
@@ -19,11 +18,12 @@ from pathlib import Path
 
 #: The folder of all our files on a host, as a shell expression.
 CACHE = "${XDG_CACHE_HOME:-$HOME/.cache}/fleetfit/hosts"
-#: Exit statuses of the shell on the host if our code, or the interpreter, is missing.
+#: Exit statuses of these scripts: our code is missing on the machine, or the interpreter is missing.
 NO_CODE, NO_PYTHON = 90, 91
 
-#: Finds a program of ours. ``$1``: the code's name; ``$2``: the interpreter: an absolute path, a name in PATH, or
-#: the name of an environment of ours; then the program's arguments. Prints ``$0`` when everything was found.
+#: Beginning of a script: finds our code and the interpreter. ``$1``: the code's name; ``$2``: the interpreter: an
+#: absolute path, a name in PATH, or the name of an environment of ours; then the arguments of our program. Prints
+#: ``$0`` when both were found.
 _FIND = (
     f'b="{CACHE}"; c="$b/$1"; p="$2"; shift 2; '
     f'case "$p" in env-*) p="$b/$p/bin/python";; esac; '
@@ -31,14 +31,16 @@ _FIND = (
     f'p=$(command -v "$p") || exit {NO_PYTHON}; '
     'PATH="${p%/*}:$PATH"; export PATH; echo "$0"; '
 )
-#: Starts ``python -m container`` on a host.
+#: Script that starts ``python -m container`` on a host, with the arguments.
 START = f'{_FIND}exec "$p" -I "$c/container/__main__.py" "$@"'
-#: Starts the module of ours that the first argument names; its function ``main`` gets the other arguments.
+#: Script that calls the function ``main`` of a module of ours. The first argument is the name of the module. ``main``
+#: gets the other arguments.
 START_MODULE = (
     f'{_FIND}exec "$p" -I -c "import importlib, sys; sys.path.insert(0, sys.argv[1]); '
     'sys.exit(importlib.import_module(sys.argv[2]).main(sys.argv[3:]))" "$c" "$@"'
 )
-#: Unpacks the code from a tar on standard input; ``$1``: its name. Several may run at once.
+#: Script that unpacks the code from a tar archive on standard input. ``$1``: the code's name. Several of these scripts
+#: may run at the same time.
 TAKE_CODE = (
     f'set -e; umask 077; b="{CACHE}"; mkdir -p "$b"; t=$(mktemp -d "$b/.code-XXXXXX"); '
     'trap \'rm -rf "$t"\' EXIT; tar -xzf - -C "$t"; mv -T "$t" "$b/$1" 2>/dev/null || test -d "$b/$1"'
@@ -47,7 +49,7 @@ TAKE_CODE = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ShippedCode:
-    """A set of our packages.
+    """A set of our packages, packed for another machine.
 
     Attributes:
         name: The name of the packages' folder on a machine, which contains a hash of their content.
@@ -71,7 +73,7 @@ class ShippedCode:
 
 @functools.cache
 def code(*more: str) -> ShippedCode:
-    """Read the files of our ``container`` package and of the packages named in ``more``."""
+    """Read the files of our ``container`` package, and of our packages that ``more`` names."""
     files = []
     for name in ("container", *more):
         package = Path(next(iter(importlib.import_module(name).__path__)))

@@ -1,4 +1,4 @@
-"""Wait for an event of a host that may end before the event happens."""
+"""Wait for a result, or for the end of the host or program that would produce the result."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ T = TypeVar("T")
 
 
 async def unless(over: asyncio.Future[HostError], what: Awaitable[T]) -> T:
-    """Return the result of ``what``. If ``over`` is done before ``what``, raise the error in ``over``.
+    """Return the result of ``what``. If ``over`` is done, raise the result of ``over`` instead.
 
-    In the second case, a coroutine ``what`` is cancelled and has ended when this function returns. A future ``what`` is
-    not cancelled, because it has other owners.
+    If ``over`` is done before a coroutine ``what``, the coroutine is cancelled, and has ended when this function
+    returns. A future ``what`` is not cancelled, because other tasks may wait for it, too.
 
     Raises:
-        HostError: ``over`` is done. The result of ``over`` is the raised error.
+        HostError: ``over`` is done. Its result is the raised error.
     """
     task = asyncio.ensure_future(what)
     either: set[asyncio.Future[Any]] = {task, over}

@@ -28,10 +28,11 @@ SUITES = {(3, 11): "bookworm", (3, 13): "trixie"}
 #: Python with venv, the image's SSH server and client (see the Dockerfile), and CA certificates.
 _PACKAGES = ("python3", "python3-venv", "openssh-server", "openssh-client", "ca-certificates")
 _TAIL = 5
-#: Runs a command (the arguments after a folder and an archive) that creates the folder ``root``, and packs ``root``.
-#: If mounting is allowed, it works in memory: otherwise dpkg waits for the disk after each file, two thirds of the
-#: time. Mounts, also those of debootstrap, are visible only to these processes and end with them. A signal kills all
-#: of them. The SSH host keys are deleted, because all users of the image would share them.
+#: Shell script. Its arguments are a folder, the path of an archive, and a command that creates the folder ``root``. The
+#: script runs the command and packs ``root`` into the archive. If mounting is allowed, the script works in memory. On a
+#: disk, dpkg would spend two thirds of the time waiting for the disk after each file. All mounts, including those of
+#: debootstrap, are visible only to the script's processes and end with these processes. A signal kills all of these
+#: processes. The SSH host keys are deleted, because otherwise all users of the image would share them.
 _MAKE = """
 set -e
 trap 'kill -s KILL 0' INT TERM

@@ -23,7 +23,8 @@ from typing import Any
 from estimators.backends.images.errors import AbsentError, EngineError, build_error, reached, refusal
 from estimators.provision.progress import SILENT, ProgressDisplay
 
-#: Seconds for the answer to a request that does not wait for a container, and for each step of a build.
+#: Maximum number of seconds until the response to a request that does not wait for a container. The limit also holds
+#: for each step of a build.
 _TIMEOUT = 120
 #: The engine's address if DOCKER_HOST is not set.
 _SOCKET = "unix:///var/run/docker.sock"
@@ -36,8 +37,7 @@ class ImageFacts:
     Attributes:
         id: The image's id.
         labels: The image's labels.
-        user: The user that the image's programs run as, in the form of a Dockerfile's ``USER``. The value is empty for
-            root.
+        user: The user that the image's programs run as, written as in a Dockerfile's ``USER``. Empty for root.
         environment: The image's environment variables, as ``NAME=value``.
     """
 
@@ -48,8 +48,9 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """A client of a container engine. The methods block, and may raise an :class:`EngineError`. Threads may share a
-    client.
+    """A client of a container engine for images.
+
+    The methods block, and may raise an :class:`EngineError`. Several threads may use the same client.
 
     Args:
         environment: The environment variables to use instead of this process's variables.
@@ -63,7 +64,7 @@ class ImageEngine:
         """Connect to the container engine.
 
         Raises:
-            OSError: the engine cannot be reached, or its address has an unsupported form.
+            OSError: the engine cannot be reached, or connections to its address are not supported.
         """
         scheme, _, place = self.address.partition(":")
         place = place.removeprefix("//")
@@ -99,11 +100,11 @@ class ImageEngine:
             path: The URL path of the request.
             body: The request's body: bytes, or a value to send as JSON.
             query: The query parameters of the URL.
-            timeout: The longest time until the answer, in seconds. If None, the time is not limited.
+            timeout: The longest time until the response, in seconds. If None, the time is not limited.
             image: The image that the request uses, for error messages.
 
         Returns:
-            The engine's answer, parsed from JSON, or None if the answer is empty.
+            The engine's response, parsed from JSON, or None if the response is empty.
 
         Raises:
             AbsentError: an object in the path does not exist.

@@ -13,8 +13,9 @@ from estimators.job.errors import BackendError
 
 
 class EngineError(BackendError):
-    """Raised if the container engine cannot be reached, refuses a request, or fails. The message contains the
-    remedy.
+    """Raised if the container engine cannot be reached, refuses a request, or fails.
+
+    If a remedy is known, the message contains it.
     """
 
 
@@ -36,12 +37,12 @@ def reached(address: str) -> Iterator[None]:
 
 
 def refusal(action: str, status: int, answer: bytes, image: str | None = None) -> EngineError:
-    """Return the exception for a container engine's error answer.
+    """Return the exception for an error response of the container engine.
 
     Args:
         action: The requested action, for the message "the container engine cannot …".
-        status: The HTTP status of the answer.
-        answer: The body of the answer, which is JSON with a ``message``.
+        status: The HTTP status of the response.
+        answer: The body of the response, which is JSON with a ``message``.
         image: The image that the request used, or None.
     """
     text = answer.decode("utf-8", "replace").strip()

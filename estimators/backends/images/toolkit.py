@@ -1,4 +1,7 @@
-"""Define the name of our image, and identify the version of our toolkit in an image."""
+"""Define the name of our image, and identify the version of our toolkit in an image.
+
+Our toolkit is the ``container`` package, which runs on each host and starts the training script.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ import container
 
 #: The image that ``fleetfit image build`` builds.
 IMAGE = "fleetfit-training"
-#: Label of images that hold our toolkit: the digest of its source.
+#: Label of images that contain our toolkit. The value is the digest of the toolkit's source.
 TOOLKIT_LABEL = "fleetfit.toolkit"
 
 #: Folders of the package that are left out of images and archives.
@@ -28,7 +31,7 @@ def toolkit_digest() -> str:
     digest = hashlib.sha256()
     root = str(package())
     files = []
-    for folder, below, names in os.walk(root):  # a job's start waits for this; pathlib's walk takes twice as long
+    for folder, below, names in os.walk(root):  # a job's start waits for this loop; pathlib would take twice as long
         below[:] = [name for name in below if name not in SKIPPED]
         files += [os.path.relpath(os.path.join(folder, name), root) for name in names]
     for file in sorted(files, key=lambda file: file.split(os.sep)):
@@ -39,5 +42,5 @@ def toolkit_digest() -> str:
 
 
 def outdated(labels: Mapping[str, str]) -> bool:
-    """Return whether an image contains another version of our toolkit than the version installed here."""
+    """Return whether an image contains our toolkit, but not in the version that is installed here."""
     return labels.get(TOOLKIT_LABEL) not in (None, toolkit_digest())

@@ -12,11 +12,12 @@ from estimators.job.errors import ConfigurationError
 
 #: Seconds within which a machine must accept a connection.
 _CONNECT_S = 10
-#: Seconds between ssh's keepalive requests, and how many may stay unanswered: ssh gives up after 15 s.
+#: Seconds between ssh's keepalive requests, and how many requests may stay unanswered. ssh gives up after 15 s.
 _ALIVE_S, _ALIVE_COUNT = 5, 2
 
-#: Pattern of ssh's error message -> the reason and the remedy; the first match is used. ``{host}`` is the destination,
-#: ``{words}`` a command line with which the user can try it, ``{last}`` the message's last line.
+#: Pattern of ssh's error message -> the reason and the remedy. The first match is used. ``{host}`` is the destination,
+#: ``{words}`` a command line with which the user can try the login, ``{last}`` the last line of the message, and
+#: ``{forget}`` a command that removes the old host key.
 _REASONS: Mapping[str, str] = {
     r"REMOTE HOST IDENTIFICATION HAS CHANGED": (
         "its host key has changed: the machine was installed again, or another machine answers at its address. If "
@@ -63,16 +64,16 @@ _REASONS: Mapping[str, str] = {
         "blocked there"
     ),
 }
-#: Messages when sshd drops a login because there are too many at once.
+#: Messages that ssh prints if sshd drops a login because there are too many logins at once.
 DROPPED = re.compile(r"kex_exchange_identification|Connection (closed|reset) by|Exceeded MaxStartups")
-#: Messages about errors that do not pass while a machine starts.
+#: Messages about errors that waiting cannot solve, even if the machine is just starting.
 FINAL = re.compile(
     r"IDENTIFICATION HAS CHANGED|[Bb]ad configuration option|terminating, \d+ bad|Can't open user config|"
     r"UNPROTECTED PRIVATE KEY|Bad owner or permissions on"
 )
 
 
-#: The reason if ssh gives none.
+#: The reason of a failure about which ssh prints nothing.
 SILENT = "ssh ended without a message"
 
 
@@ -83,8 +84,8 @@ class SshSettings:
     Attributes:
         known_hosts: The fleet's own file of host keys. ssh creates the file if the file does not exist.
         config: A configuration file to use instead of ``~/.ssh/config``.
-        strict: Whether only host keys in ``known_hosts`` are accepted. Otherwise, the key of a new machine is accepted
-            and written to the file. The key must not change afterwards.
+        strict: Whether only host keys in ``known_hosts`` are accepted. If False, a new machine's key is accepted and
+            written to the file. From then on, only this key is accepted for the machine.
         identity: The only private key to log in with. If None, the user's keys are used.
         options: Additional options of ssh, as for its ``-o``: name -> value.
     """
@@ -100,7 +101,7 @@ class SshSettings:
 
         Args:
             level: The log level of ssh.
-            forwards: Whether the command requests a forwarding. If False, the forwardings in the user's ssh
+            forwards: Whether the command requests a port forwarding. If False, the forwardings in the user's ssh
                 configuration are disabled.
         """
         own = [str(self.known_hosts)]

@@ -1,8 +1,8 @@
-"""Connect to machines with OpenSSH. Each machine has one ControlMaster, whose connection carries all other sessions.
+"""Connect to machines with OpenSSH. Each machine has one master, an ssh process whose connection all sessions use.
 
-The user's own ``ssh`` program is run. ``~/.ssh/config``, agents, jump hosts, keys and certificates therefore apply as
-on the command line. Every ssh process ends with this process. The standard input of the programs on the machine then
-ends.
+fleetfit runs the user's own ``ssh`` program. ``~/.ssh/config``, agents, jump hosts, keys and certificates therefore
+apply as on the command line. When this process ends, all its ssh processes end. The standard input of the programs on
+the machines then ends, too.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ from estimators.backends.openssh.command import DROPPED, FINAL, SILENT, Destinat
 
 #: Maximum number of logins at once: sshd's ``MaxStartups`` drops logins from the tenth on.
 AT_ONCE = 8
-#: The reason of a connection that ended without an error message, for example because its program has ended.
+#: The reason for the end of a connection if ssh prints no error message, for example because the program on the machine
+#: has ended.
 CLOSED = "the connection was closed by the machine"
-#: Number of attempts for a login that sshd drops, and the first delay in seconds, which doubles each time.
+#: Number of attempts for a login that sshd drops, and the delay before the second attempt in seconds. The delay doubles
+#: with each attempt.
 _TRIES = 6
 _WAIT_S = 0.2
-#: Seconds from the end of a connection's program until the reason of the connection's end is known.
+#: Seconds after the end of a program on a machine within which ssh reports why the connection has ended.
 WHY_S = 0.1
-#: Seconds after which a slow login is reported, and after which it is given up.
+#: Seconds after which the user is told about a slow login, and after which the login is given up.
 _LATE_S, _GIVE_UP_S = 2.0, 120.0
 _LATE = (
     "the login has not succeeded yet. The network is slow, or the login shell's rc files wait for something or start "
@@ -59,8 +61,7 @@ class CommandEnd:
 
     @property
     def last_line(self) -> str:
-        """Return the last line that the command has printed. This line usually contains the reason why the command has
-        failed.
+        """Return the last line that the command has printed, which usually contains the reason for a failure.
 
         The line is from standard error. If standard error is empty, the line is from standard output.
         """
@@ -81,7 +82,7 @@ class NotStarted(HostError):
 
 
 class _LoginFailed(HostError):
-    """Raised if a login has failed. The exception contains ssh's error messages."""
+    """Raised if a login has failed. The attribute ``complaint`` has ssh's error messages."""
 
     def __init__(self, text: str, complaint: str) -> None:
         super().__init__(text)
@@ -113,8 +114,8 @@ class Connections:
 
         Args:
             destination: The machine.
-            patience: The number of seconds for which a login is retried, for a machine that is starting. Errors that
-                cannot be temporary are not retried.
+            patience: The number of seconds for which a failed login is tried again, for a machine that is just
+                starting. Errors that waiting cannot solve are reported at once.
             on_late: A function that is called with possible reasons if the login takes long.
 
         Raises:
@@ -170,9 +171,9 @@ class SshConnection:
     Attributes:
         loop: The event loop of the process.
         destination: The machine.
-        address: The address at which ssh has reached the machine, as the machine reports it. "" if its sshd does not
-            report it.
-        caller_address: This machine's address as the other machine sees it.
+        address: The address at which ssh has reached the machine, according to the machine's sshd. "" if sshd does not
+            report the address.
+        caller_address: The address of this machine, according to the other machine's sshd.
         ended: The reason why the connection has ended, or None while the connection is open.
     """
 
@@ -197,8 +198,8 @@ class SshConnection:
             HostError: ssh could not connect. The message has the reason and the remedy.
         """
         mark = _mark()
-        # The master has a session of its own, which reports that the login has succeeded and the shell has started. The
-        # session ends with its input. This process holds the input until a program uses the connection.
+        # The master has a session of its own. The session reports that the login has succeeded and that the shell has
+        # started, and ends when its input ends. This process keeps the input open until a program uses the connection.
         argv = [*self._words(master=True), f"echo {mark} $SSH_CONNECTION && exec cat"]
         master = self._master = _spawn(self.loop, argv)
         late = self.loop.call_later(_LATE_S, lambda: on_late(_LATE))
@@ -214,15 +215,16 @@ class SshConnection:
             late.cancel()
         if len(words) == 4:
             self.caller_address, self.address = words[0], words[2]
-        master.errors.clear()  # remove the machine's greeting
+        master.errors.clear()  # these lines are the machine's greeting, and no errors
         self.loop.start(self._watch(master))
 
     async def _greeting(self, master: ChildProcess, mark: str) -> list[str]:
-        """Return the addresses and ports that the first session prints. Lines that the login shell prints are skipped.
+        """Return the addresses and ports that the master's session prints. Lines that the login shell prints are
+        skipped.
 
         Args:
             master: The ssh process of the connection.
-            mark: The text that stands before the addresses and ports in their line.
+            mark: The text that precedes the addresses and ports in their line.
 
         Raises:
             _LoginFailed: the login has failed.
@@ -260,10 +262,10 @@ class SshConnection:
             "ControlPath": self._socket,
             "ControlPersist": "no",
         }
-        if not master:  # without a master, ssh would make a connection of its own
+        if not master:  # if the master has ended, ssh would otherwise open a new connection
             control["ProxyCommand"] = "false"
         words = [word for name, value in control.items() for word in ("-o", f"{name}={value}")]
-        # Only at level INFO, ssh reports that the machine does not respond.
+        # ssh reports that the machine does not respond only at the level INFO.
         settings = self._connections.settings.words(level="INFO" if master else "ERROR")
         return [*settings, *words, *self.destination.words()]
 
@@ -271,8 +273,9 @@ class SshConnection:
 
     @property
     def words(self) -> list[str]:
-        """Return the command line that runs a command through this connection. The command has to be appended as one
-        more argument.
+        """Return the command line that runs a command through this connection, without the command itself.
+
+        The command has to be appended as one more argument.
         """
         return self._words(master=False)
 
@@ -309,14 +312,14 @@ class SshConnection:
             program.kill()
             program.close()
             raise
-        # From now on the connection lasts as long as the program. If the link is cut, sshd's processes notice it only
-        # later.
+        # End the master's own session: from now on, the connection lasts as long as the program. sshd would notice only
+        # later that the session has lost its connection.
         if self._master is not None:
             self._master.close_input()
         return program
 
     async def _skip(self, mark: bytes, fd: int) -> bool:
-        """Read the output up to the mark and no further, because the rest belongs to the program.
+        """Read the output up to the mark. The rest of the output is not read, because it belongs to the program.
 
         Returns:
             True if the mark was read, False if the output has ended before.
@@ -377,7 +380,7 @@ class SshConnection:
 
     @property
     def folder(self) -> Path:
-        """Return the path of the folder for sockets. Only this process uses the folder."""
+        """Return the path of the folder for the sockets of connections and forwardings. Only this process uses it."""
         return self._socket.parent
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Start a program of ours on a machine.
+"""Start one of fleetfit's own programs on a machine that is reached by ssh.
 
-If the program's code or its Python environment is missing on the machine, copy the code and create the environment
-first.
+If the machine lacks the program's code, the code is copied first. If the machine lacks the program's Python
+environment, the environment is created first.
 """
 
 from __future__ import annotations
@@ -27,11 +27,12 @@ class OurProgram:
     Attributes:
         code: The packages of ours that the program needs.
         python: The path of the program's Python interpreter on the machine, or the name of an environment of ours.
-        others: The names of environments of ours that can be used instead if they exist on the machine.
+        others: The names of environments of ours that the program can use instead of ``python`` if they exist on the
+            machine.
         words: The arguments of the program.
         environment: The input for the program ``estimators.backends.hosts.environment``, which creates a missing
             environment. If None, the interpreter ``python`` must exist.
-        script: The script that starts the program, which :mod:`estimators.backends.hosts.shipping` defines.
+        script: The ``sh`` script that starts the program: a constant of :mod:`estimators.backends.hosts.shipping`.
     """
 
     code: shipping.ShippedCode
@@ -43,7 +44,7 @@ class OurProgram:
 
 
 async def start(connection: SshConnection, program: OurProgram, say: Say) -> ChildProcess:
-    """Start a program on a machine. Code that is missing is copied, and an environment that is missing is created.
+    """Start a program on a machine. If code or an environment is missing there, copy or create it first.
 
     Args:
         connection: The connection to the machine.
@@ -83,7 +84,7 @@ async def _start_with_code(connection: SshConnection, program: OurProgram, pytho
 
 
 async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Say) -> None:
-    """Create the environment on the machine. A separate program does the work, because it takes long.
+    """Create an environment on the machine, in a separate local program, because the creation takes long.
 
     Raises:
         HostError: the environment cannot be created. The message has the reason.

@@ -30,7 +30,7 @@ def refusal(*, jobs: bool = False) -> str | None:
 
 
 def findings() -> list[Finding]:
-    """Return a finding about Ray's installation and the cluster that a job would join."""
+    """Return a finding about the installation of Ray and about the cluster that a job would join."""
     address = os.environ.get("RAY_ADDRESS")
     where = f"RAY_ADDRESS is {address}"
     if not address:

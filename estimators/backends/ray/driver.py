@@ -3,18 +3,18 @@
     python -I driver.py
 
 This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because Ray loads a hundred modules and
-starts threads, which the supervisor should not have. The program has these requests and arguments in addition to those
-of every cluster program:
+starts threads. The supervisor should have neither. The program has these requests and arguments in addition to those of
+every cluster program:
 
-* ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The answer
+* ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
   ``connected`` also has ``started``, which says whether the cluster was started here.
 * ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group`` and ``runtime_env``. ``apart``
   says whether hosts of different requests must be on different nodes. ``node`` is the id of a node, and ``group`` the
-  id of a placement group. The answers for each host are ``placed`` with ``node``, then ``started`` with ``ip``. When
+  id of a placement group. The events of each host are ``placed`` with ``node``, then ``started`` with ``ip``. When
   the host's node is drained, ``notice`` with ``seconds`` follows.
 * ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
-  the job already has. Each host gets a node of its own. The answer is ``places`` with ``nodes`` (the nodes' ids),
-  immediately and after each change. These are the nodes with reserved resources.
+  the job already has. Each host gets a node of its own. The event is ``places`` with ``nodes``, the ids of the
+  nodes with reserved resources. It is sent immediately and after each change.
 
 Each host sends its data over a separate connection from its node to the supervisor. The connection shows the loss of a
 node earlier than Ray, which reports the loss only after 14 s.
@@ -48,18 +48,18 @@ _LOOK_S = 1.0
 _REACH_S = 10.0
 #: Seconds for which the node of a lost host is avoided, and after which a slow start of workers is reported.
 _AVOID_S, _SLOW_S = 20.0, 5.0
-#: Seconds between two checks of the nodes, and of notice for a node that is drained without a deadline.
+#: Seconds between two checks of the nodes, and seconds that are reported for a node that is drained without a deadline.
 _WATCH_S, _NOTICE_S = 0.25, 30.0
 #: Longest time of one request to :class:`DrainWatch`, and the pause after a failed one, in seconds.
 _HOLD_S, _AGAIN_S = 20.0, 5.0
-#: Maximum number of placement groups that wait for room at once.
+#: Maximum number of placement groups that wait for free resources at the same time.
 _STANDING = 16
 #: Ray's label with the id of a node.
 _NODE = "ray.io/node-id"
 #: Further variables that Ray sets for its workers, and that would change a script's behaviour.
 _RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
 
-# --- in the actor, on a node: standard library only, with what :mod:`estimators.backends.hosts.joining` has ---
+# --- in the actor, on a node: only the standard library and :mod:`estimators.backends.hosts.joining` ---
 
 
 class HostActor:
@@ -102,7 +102,9 @@ class DrainWatch:
     """
 
     def changed(self, known: dict[str, float]) -> dict[str, float]:
-        """Wait until the set of drained nodes differs from ``known``, for at most 20 s, and return the drained nodes.
+        """Wait until the set of drained nodes differs from ``known``, and return the drained nodes.
+
+        The wait ends after 20 s even if the set is still the same.
 
         Args:
             known: The result of the last call.
@@ -141,16 +143,17 @@ class RayDriver(cluster_program.Program):
 
     def __init__(self, output: int) -> None:
         super().__init__(output)
-        self._placing = threading.Lock()  # places hosts of an elastic job one by one: each must be on another node
-        self._rooms = threading.RLock()  # guards the reported places and the room reserved there
-        self._avoided: dict[str, float] = {}  # nodes of lost hosts, which Ray may still take for alive -> until when
+        self._placing = threading.Lock()  # hosts of an elastic job are placed one by one, on different nodes
+        self._rooms = threading.RLock()  # guards the reported nodes and the resources reserved there
+        self._avoided: dict[str, float] = {}  # nodes of lost hosts -> end of the time in which they are avoided
         self._archive: Any = None
         self._client = False
         self._taken_at: dict[str, float] = {}  # with Ray's client: drained nodes -> time of their end
         self._followed: dict[str, Any] | None = None
-        #: Reported nodes, in order -> the placement group reserved there; None once a host has it.
+        #: Reported nodes, in order -> the placement group that reserves the node's resources. None if a host uses the
+        #: group.
         self._places: dict[str, Any] = {}
-        #: Placement groups that wait for room, each with the nodes that it excludes.
+        #: Placement groups that wait for free resources, each with the nodes that the group excludes.
         self._standing: list[tuple[Any, frozenset[str]]] = []
         self._told: list[str] | None = None
         self._lacks = ""
@@ -365,8 +368,9 @@ class RayDriver(cluster_program.Program):
         return labels
 
     def _room_at(self, node: str | None) -> Any:
-        """Return the placement group that is reserved on a node, and mark it as used by a host. Return None if the node
-        has no such group.
+        """Return the placement group that reserves resources on a node, and mark the group as used by a host.
+
+        Return None if no unused placement group reserves resources on the node.
         """
         with self._rooms:
             room = self._places.get(node) if node else None
@@ -449,8 +453,9 @@ class RayDriver(cluster_program.Program):
                     self.in_thread(self._check_python, host, asked["runtime_env"])
 
     def _check_python(self, host: RayHost, runtime_env: dict[str, Any]) -> None:
-        """Kill a host's actor if its node cannot start a worker with the runtime environment. Store the problem in the
-        host.
+        """Check whether a host's node can start a worker with the runtime environment.
+
+        If the node cannot, store the problem in the host and kill the host's actor.
         """
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -531,8 +536,9 @@ class RayDriver(cluster_program.Program):
         return found
 
     def disconnect(self) -> None:
-        """Disconnect from the cluster. Ray then frees the job's resources, and stops the cluster if it was started
-        here.
+        """Disconnect from the cluster. Ray then frees the job's resources.
+
+        If this program has started the cluster, Ray stops the cluster.
         """
         if "ray" in sys.modules:
             import ray
@@ -588,6 +594,6 @@ def _own_address(address: str) -> str:
 
 if __name__ == "__main__":
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    # A thread that calls Ray after the cluster was left must not start a new Ray.
+    # A thread that calls Ray after the disconnection must not start a new cluster.
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
     cluster_program.serve(RayDriver)

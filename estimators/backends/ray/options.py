@@ -78,8 +78,8 @@ class RayOptions(ArrivingOptions):
         strategy: The strategy of the placement group, which decides on which nodes the hosts are. If None, each host is
             on a node of its own. In a cluster that was started for this job, however, all hosts are on this machine.
         resources_per_host: The resources of each host. If None, a host has one core for each of its processes.
-        accelerator_type: The accelerator that a host's node must have, by Ray's name.
-        labels: The labels that a host's node must have, in the form of Ray's label selectors.
+        accelerator_type: Ray's name of the accelerator that a host's node must have.
+        labels: The labels that a host's node must have, written as Ray's label selectors.
         placement_group: The id of a placement group with one bundle for each host. If None, the job creates a placement
             group.
         follow_nodes: Whether an elastic job has a host on every node with enough free resources, up to ``max_hosts``.

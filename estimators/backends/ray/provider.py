@@ -22,10 +22,10 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: Seconds until a killed driver is replaced: the first delay, which doubles each time, and the longest. A driver that
-#: looks for a lost cluster costs half a second of processor time.
+#: Seconds until a killed driver is replaced: the first delay, which doubles each time, and the longest. If the cluster
+#: is lost, each new driver costs half a second of processor time.
 _AGAIN_S, _AT_LAST_S = 1.0, 30.0
-#: Seconds by which a host is given up before Ray takes its node.
+#: A host is given up this number of seconds before Ray takes the host's node away.
 _MARGIN_S = 1.0
 #: Variables of Ray's workers, which a driver started in a worker must not inherit.
 _OF_A_WORKER = ("RAY_JOB_ID", "RAY_RAYLET_PID", "RAY_LD_PRELOAD_ON_WORKERS", "PYTHONBREAKPOINT", "SPT_NOENV")
@@ -106,9 +106,7 @@ class RayProvider(ArrivingProvider):
         return {"address": self.address, "cpus": cpus}
 
     def connected(self, event: Event) -> None:
-        """Record whether the cluster was started for this job. Tell the user if the cluster was started for this
-        job.
-        """
+        """Record whether the cluster was started for this job. If it was, tell the user."""
         self._local = event["started"]
         if self._local:
             self.job.tell(
@@ -179,8 +177,9 @@ class RayProvider(ArrivingProvider):
         self._located.locate(name, place)
 
     def membership(self) -> MembershipSource | None:
-        """Return the source that lists the nodes an elastic job may use. Return None if the nodes do not decide the
-        job's hosts.
+        """Return the source that lists the nodes an elastic job may use.
+
+        Return None if the number of hosts does not depend on the cluster's nodes.
         """
         if not self.follows:
             return None
@@ -198,7 +197,7 @@ class RayProvider(ArrivingProvider):
 
     @property
     def follows(self) -> bool:
-        """Return whether the job is elastic and the cluster's nodes decide which hosts it has."""
+        """Return whether the job is elastic and gets a host on each of the cluster's suitable nodes."""
         return self.elastic and self.options.follow_nodes and self.group is None
 
     @property

@@ -77,7 +77,7 @@ class Aws:
 
     @functools.cached_property
     def identity(self) -> Mapping[str, Any]:
-        """Return STS's answer to GetCallerIdentity, with ``Account`` and ``Arn``."""
+        """Return STS's response to GetCallerIdentity, with ``Account`` and ``Arn``."""
         return dict(self.client("sts").get_caller_identity())
 
     @property
@@ -92,7 +92,7 @@ class Aws:
 
 
 def boto_session(session: Any) -> Any:
-    """Return the boto3 session of a value given as ``sagemaker_session``. Return None if the value is None."""
+    """Return the boto3 session that a boto3 or SageMaker session uses. Return None if ``session`` is None."""
     return getattr(session, "boto_session", None) or session
 
 
@@ -120,8 +120,9 @@ def find_region(session: Any = None, boto: Any = None) -> str | None:
 
 
 def profile_of(session: Any) -> str | None:
-    """Return the profile that a session was created with. Return None if the session has no profile or the profile in
-    ``AWS_PROFILE``.
+    """Return the profile that a session was created with.
+
+    Return None if the session has no profile, or if ``AWS_PROFILE`` names the same profile.
     """
     boto = boto_session(session)
     core = getattr(boto, "_session", None)
@@ -130,17 +131,18 @@ def profile_of(session: Any) -> str | None:
 
 
 def supervisor_environment(session: Any) -> dict[str, str] | None:
-    """Return the environment variables for a supervisor that has to use the user's session.
+    """Return the environment variables with which a supervisor can use the credentials of the user's session.
 
-    A session's profile is passed on by name. A session's explicit keys are passed on by value. A supervisor cannot
-    renew explicit keys, and it warns when the keys have expired.
+    If the session has a profile, the variables contain the profile's name. If the session was created with explicit
+    keys, the variables contain the keys. A supervisor cannot renew explicit keys, and it warns when the keys have
+    expired.
 
     Args:
         session: The user's boto3 or SageMaker session.
 
     Returns:
-        The complete environment of the supervisor, or None if there is no session. If the result is None, this
-        process's environment is sufficient.
+        The complete environment of the supervisor. None if there is no session, so that this process's environment is
+        sufficient.
     """
     boto = boto_session(session)
     if boto is None:

@@ -56,7 +56,7 @@ from estimators.records import status as statuses
 
 #: Number of attempts to create the job if AWS cannot be reached, in addition to botocore's own attempts.
 _CREATE_ATTEMPTS = 4
-#: Seconds without an answer after which the user is warned. Polling continues.
+#: Seconds without a response after which the user is warned. Polling continues.
 _TELL_AFTER_S = 30.0
 #: Seconds between two searches for log streams of restarted hosts.
 _DISCOVER_S = 60.0
@@ -76,7 +76,7 @@ class _Look:
     """The result of one poll of SageMaker and CloudWatch.
 
     Attributes:
-        description: DescribeTrainingJob's answer, or None if the answer was not requested.
+        description: DescribeTrainingJob's response, or None if this poll did not request the description.
         lines: The new log lines.
         more: Whether more lines can be read without a delay.
         logs_error: The error that occurred while the logs were read, or None if no error occurred.
@@ -109,8 +109,8 @@ class SageMakerBackend(ManagedService):
         self._stopping: asyncio.Task[None] | None = None
         self._follower: LogFollower | None = None
         self._known: list[mirror.Step] = []  # the steps of the job
-        self._untold: list[mirror.Step] = []  # the last steps, which were not shown yet
-        self._described: Mapping[str, Any] | None = None  # the last answer of DescribeTrainingJob
+        self._untold: list[mirror.Step] = []  # those steps that were not shown yet
+        self._described: Mapping[str, Any] | None = None  # the last response of DescribeTrainingJob
         self._described_at = -_DISCOVER_S
         self._discovered_at = -_DISCOVER_S
         self._news_at = time.monotonic()
@@ -213,7 +213,7 @@ class SageMakerBackend(ManagedService):
         request = self.spec.to_request()
         try:
             await self._background.call(lambda: self._create(request))
-        except Exception as error:  # noqa: BLE001 - likewise
+        except Exception as error:  # noqa: BLE001 - as above
             if is_taken(error):
                 text = f"SageMaker already has a training job named {self.spec.name!r}: choose another job_name."
                 self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
@@ -226,7 +226,7 @@ class SageMakerBackend(ManagedService):
     def _create(self, request: dict[str, Any]) -> str:
         """Create the job once, and return its ARN.
 
-        If an earlier attempt created the job but its answer was lost, return the ARN of that job.
+        If an earlier attempt created the job but SageMaker's response was lost, return the ARN of that job.
         """
         client = self._aws.client("sagemaker")
         since = time.time()
@@ -351,8 +351,9 @@ class SageMakerBackend(ManagedService):
             self.events.put_nowait(ServiceDescribed(status))
 
     def _tell_steps(self, until_ns: float = math.inf) -> None:
-        """Show the steps that began at or before ``until_ns``. The steps and the log lines thus appear in the order of
-        their times.
+        """Show the job's steps that began at or before ``until_ns``.
+
+        The steps and the log lines thus appear in the order of their times.
         """
         while self._untold and self._untold[0][0] * 1e9 <= until_ns:
             began, text = self._untold.pop(0)
@@ -365,7 +366,7 @@ class SageMakerBackend(ManagedService):
         self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
     def _unseen(self, error: Exception) -> float | None:
-        """Handle a failed poll. The job continues at SageMaker, so that the next poll follows after a growing delay.
+        """Handle a failed poll. The job continues at SageMaker, so polling continues with growing delays.
 
         Returns:
             The number of seconds until the next poll. None if the job is not followed any more.
@@ -402,7 +403,7 @@ class SageMakerBackend(ManagedService):
             self._warn_once("configuration", str(error))
 
     def _gone(self, error: Exception) -> None:
-        """Handle the answer that SageMaker has no such job. Either the job was never created, or it was deleted."""
+        """Handle SageMaker's error that the job does not exist. The job was either never created or deleted."""
         stored = self.record.stored_status() or {}
         if not stored.get(statuses.OWN, {}).get("taken"):
             text = "the job was not created: its supervisor ended before SageMaker had accepted it."
@@ -447,7 +448,7 @@ class SageMakerBackend(ManagedService):
         self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
 
     async def _send_stop(self) -> None:
-        """Send the stop request, and retry until SageMaker has answered or the job has ended."""
+        """Send the stop request, and retry after temporary errors until the job has ended."""
         for attempt in itertools.count(1):
             if self._state is not _State.FOLLOWING:
                 return
@@ -471,8 +472,9 @@ class SageMakerBackend(ManagedService):
         """
 
     def end_now(self) -> None:
-        """Cancel the start if no request was sent to SageMaker yet. Otherwise the job may exist at SageMaker, and it
-        continues to run.
+        """Cancel the start if no request was sent to SageMaker yet.
+
+        Otherwise, do nothing: the job may exist at SageMaker, where it continues to run.
         """
         if self._state is _State.PREPARING:
             self.cleanup()

@@ -202,7 +202,7 @@ def _role_of_caller(aws: Aws) -> str:
         return caller
     start, account, name = assumed.groups()
     try:
-        return str(aws.client("iam").get_role(RoleName=name)["Role"]["Arn"])  # IAM's answer includes the role's path
+        return str(aws.client("iam").get_role(RoleName=name)["Role"]["Arn"])  # IAM's ARN includes the role's path
     except Exception as error:
         if not code_of(error):
             raise

@@ -17,7 +17,7 @@ _PASSING = frozenset(
     }
 )  # fmt: skip
 
-#: Error codes that a new login resolves; the supervisor of a running job waits for one.
+#: Error codes that a new login resolves. The supervisor of a running job waits for a new login.
 _CREDENTIALS = frozenset(
     {
         "ExpiredToken", "ExpiredTokenException", "RequestExpired", "InvalidClientTokenId",
@@ -55,7 +55,7 @@ def needs_login(error: BaseException) -> bool:
 
 
 def code_of(error: BaseException) -> str:
-    """Return the error code in an AWS service's answer. Return "" if the error is not an answer of a service."""
+    """Return the error code in an AWS service's response. Return "" if the error contains no response."""
     response: Any = getattr(error, "response", None)
     if not isinstance(response, dict):
         return ""
@@ -63,7 +63,7 @@ def code_of(error: BaseException) -> str:
 
 
 def said_by(error: BaseException) -> str:
-    """Return the message of the AWS service. If the error is not a service's answer, return the error's own message."""
+    """Return the message in an AWS service's response. If the error contains no response, return the error's text."""
     response: Any = getattr(error, "response", None)
     said = (response.get("Error") or {}).get("Message") if isinstance(response, dict) else None
     return str(said or error or type(error).__name__).strip()
@@ -82,7 +82,7 @@ def passes(error: BaseException) -> bool:
         return code_of(error) in _PASSING or status >= 500 or status == 429
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
         return False
-    # botocore does not wrap the last two, which are raised if an answer's body is cut off or late.
+    # botocore does not wrap the last two, which are raised if a response's body is cut off or late.
     return isinstance(
         error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | ProtocolError | LateError
     )

@@ -21,7 +21,7 @@ from estimators.job.settings import Settings
 REPOSITORY = "fleetfit-training"
 TAGS = {False: "latest", True: "gpu"}
 
-#: Prefix of the tag with the toolkit's digest, which every pushed image has.
+#: Every pushed image that contains our toolkit has a tag with this prefix. The rest of the tag is the toolkit's digest.
 TOOLKIT_TAG = "toolkit-"
 
 _AWS_TENSORFLOW = re.compile(r"\.amazonaws\.com(\.cn)?/(tensorflow-training|sagemaker-tensorflow(-scriptmode)?):")
@@ -37,7 +37,7 @@ class Choice:
 
 #: The only framework in our own image.
 _OWN_FRAMEWORK = "tensorflow"
-#: Framework -> its name in the SDK.
+#: Framework -> its name in the SageMaker SDK.
 _AWS_NAMES = {"tensorflow": "tensorflow", "torch": "pytorch"}
 
 
@@ -69,7 +69,7 @@ def _none_of_ours(framework: str) -> str:
 
 
 def unknown(settings: Settings, framework: str = _OWN_FRAMEWORK) -> str:
-    """Return the error message for a job without ``image_uri`` if AWS does not answer which images exist."""
+    """Return the error message for a job without ``image_uri`` if AWS cannot be asked which images exist."""
     if framework != _OWN_FRAMEWORK and settings.framework_version is None:
         return _none_of_ours(framework)
     if settings.framework_version is not None and not _has_sdk():
@@ -143,7 +143,9 @@ def aws_image(settings: Settings, aws: Aws, framework: str = _OWN_FRAMEWORK) -> 
 
 
 def own_image(settings: Settings, aws: Aws) -> Choice:
-    """Return fleetfit's image in the user's ECR.
+    """Return fleetfit's image in the user's ECR (container registry on AWS).
+
+    If the caller has no permission to look for the image, the result contains a warning.
 
     Raises:
         ConfigurationError: the image is not in the user's ECR.

@@ -1,9 +1,11 @@
 """Read a job's logs from CloudWatch. Every line is read exactly once and in order, also after a pause of any length.
 
 The name of a stream in the log group ``/aws/sagemaker/TrainingJobs`` is ``<job>/algo-N-<start>``. A restarted host has
-a new stream. While polls continue, a stream is read on from CloudWatch's token. CloudWatch's tokens expire after a day.
-After a pause, a stream is therefore read on from the time of the last line. CloudWatch then returns all lines with that
-time again. The number of lines with that time that were already read is stored, and this number of lines is skipped.
+a new stream.
+
+While polls continue, each poll starts at the token that CloudWatch has returned for the next page. Such a token expires
+after a day. After a pause, reading therefore continues at the time of the last line. CloudWatch then returns all lines
+with that time again. The reader stores how many lines with that time it has read, and skips these lines.
 """
 
 from __future__ import annotations
@@ -44,6 +46,7 @@ class _LogStream:
     """The position up to which one log stream was read.
 
     Attributes:
+        name: The name of the stream.
         host: The host that writes the stream.
         started: The number at the end of the stream's name, which orders the streams of one host.
         last_ms: The time of the last line that was read, in milliseconds since the epoch.

@@ -1,4 +1,4 @@
-"""Convert DescribeTrainingJob's answers to the form of a job's record, with pure functions."""
+"""Convert DescribeTrainingJob's responses to the status and request in a job's record, with pure functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from estimators.job import service_model
 
-#: Members of the answer that do not describe the job.
+#: Members of the response that do not describe the job.
 _NOT_THE_JOBS = ("ResponseMetadata",)
 
 OVER = ("Completed", "Failed", "Stopped")
@@ -29,32 +29,37 @@ _CAUSES: tuple[tuple[str, Cause, str], ...] = (
 
 
 def is_over(answer: Mapping[str, Any]) -> bool:
-    """Return whether DescribeTrainingJob's answer says that the job has ended."""
+    """Return whether DescribeTrainingJob's response says that the job has ended."""
     return answer.get("TrainingJobStatus") in OVER
 
 
 def status_of(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Convert an answer of DescribeTrainingJob to a job's status.
+    """Convert a response of DescribeTrainingJob to a job's status.
 
     Times become seconds since the epoch. Members that only repeat the CreateTrainingJob request are removed.
 
     Args:
-        answer: DescribeTrainingJob's answer from boto3.
+        answer: DescribeTrainingJob's response from boto3.
     """
     request = set(service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]) - {"TrainingJobName"}
     return {name: plain(value) for name, value in answer.items() if name not in request and name not in _NOT_THE_JOBS}
 
 
 def request_of(answer: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the CreateTrainingJob request that DescribeTrainingJob's answer describes."""
+    """Return the CreateTrainingJob request of the job that DescribeTrainingJob's response describes."""
     members = service_model.load_shapes()[service_model.ROOT_SHAPE]["members"]
     request = {name: given(name, plain(value)) for name, value in answer.items() if name in members}
     return {name: value for name, value in request.items() if value not in (None, [], {})}
 
 
 def given(name: str, value: Any) -> Any:
-    """Return a member of an answer without its empty values, because answers contain empty values that the request did
-    not set.
+    """Return the value of a member of SageMaker's response, without empty values.
+
+    SageMaker's responses contain empty values that the request did not set.
+
+    Args:
+        name: The name of the member.
+        value: The value of the member.
     """
     if not isinstance(value, Mapping) or name in ("HyperParameters", "StaticHyperParameters", "Environment"):
         return value
@@ -99,14 +104,14 @@ def news(known: Sequence[Step], steps: Sequence[Step]) -> list[Step]:
     """Return the steps that are new or whose message has changed.
 
     Args:
-        known: The steps of the last answer.
-        steps: The steps of the current answer.
+        known: The steps of the previous response.
+        steps: The steps of the current response.
     """
     return [step for index, step in enumerate(steps) if index >= len(known) or known[index] != step]
 
 
 def steps_of(answer: Mapping[str, Any]) -> list[Step]:
-    """Return the job's steps up to now, from DescribeTrainingJob's answer."""
+    """Return the steps that the job has begun, from DescribeTrainingJob's response."""
     steps: list[Step] = []
     for item in answer.get("SecondaryStatusTransitions") or ():
         message = str(item.get("StatusMessage") or "").strip()
@@ -116,11 +121,13 @@ def steps_of(answer: Mapping[str, Any]) -> list[Step]:
 
 
 def same_job(answer: Mapping[str, Any], request: Mapping[str, Any], since: float) -> bool:
-    """Return whether an existing job was created by our request, whose answer was lost.
+    """Return whether our request created an existing job.
+
+    If SageMaker's response to the request is lost, the repeated request fails because the job exists already.
 
     Args:
-        answer: DescribeTrainingJob's answer about the existing job.
-        request: The request.
+        answer: DescribeTrainingJob's response about the existing job.
+        request: Our request.
         since: The time when the request was first sent, in seconds since the epoch.
     """
     created = plain(answer.get("CreationTime"))

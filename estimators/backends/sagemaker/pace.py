@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
-#: CloudWatch Logs allows an account 25 GetLogEvents calls per second; one job uses a fifth of them.
+#: CloudWatch Logs allows an account 25 GetLogEvents calls per second. One job uses a fifth of these calls.
 _STREAMS_PER_SECOND = 5.0
 _LONGEST_S = 60.0
 
@@ -34,7 +34,7 @@ class Pace:
         return min(least * (1.0 + quiet_s / 60.0), 5.0 * least)
 
     def describe_after(self, quiet_s: float) -> float:
-        """Return the age in seconds from which the job's description is requested again.
+        """Return how old the job's description may become until it is requested again, in seconds.
 
         Args:
             quiet_s: The seconds since the last new log line or change of the status.

@@ -94,7 +94,7 @@ def upload(aws: Aws, spec: TrainingJobSpec, source: Path, wanted: Uploads, on_de
 def _put(client: Any, path: Path, uri: str, spec: TrainingJobSpec) -> None:
     bucket, key = split(uri)
     extra = {}
-    # As in the SDK, the output's key is used only in the output's bucket.
+    # As in the SageMaker SDK, the output's KMS key is used only in the output's bucket.
     if spec.output.kms_key and bucket == split(spec.output.path)[0]:
         extra = {"ServerSideEncryption": "aws:kms", "SSEKMSKeyId": spec.output.kms_key}
     client.upload_file(str(path), bucket, key, ExtraArgs=extra)

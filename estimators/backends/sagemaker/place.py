@@ -15,7 +15,7 @@ _FILE = "following.json"
 
 
 class Place:
-    """A stored position in the logs, with the sizes that the record's growing files had at that position.
+    """A stored position in the logs (the cursor), with the sizes that the record's growing files had at that position.
 
     A supervisor may be killed after it has written lines and before it has saved the cursor. The next supervisor then
     truncates the files to the saved sizes and reads the lines after the saved cursor again.

@@ -34,7 +34,7 @@ SOURCE_PATH = f"{_FOLDER}/{SOURCE_ARCHIVE}"
 #: Seconds that SageMaker waits after SIGTERM until SIGKILL.
 STOP_GRACE = 120.0
 
-#: Options that SageMaker replaces by its own ones.
+#: Options that a user replaces by SageMaker's own options.
 _THEIRS = ("failure_policy", "spot_market")
 
 
@@ -74,9 +74,9 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
 
 
 def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> TrainingJobSpec:
-    """Return the job with a code channel if the job needs one.
+    """Return the job with a code channel added if the job needs a code channel.
 
-    A job needs a code channel if our toolkit is uploaded or its containers have no network.
+    A job needs a code channel if our toolkit is uploaded or the job's containers have no network.
 
     Args:
         spec: The job.

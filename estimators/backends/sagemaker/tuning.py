@@ -15,7 +15,7 @@ from estimators.backends.sagemaker.options import SageMakerOptions
 from estimators.job.errors import ConfigurationError, JobExistsError, UnsupportedError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
-#: Members of a training job's request that the definition of a tuning job's trials has too.
+#: Members of a training job's request that the definition of a tuning job's trials also has.
 _SHARED = frozenset(
     {
         "AlgorithmSpecification", "CheckpointConfig", "EnableInterContainerTrafficEncryption",
@@ -23,7 +23,7 @@ _SHARED = frozenset(
         "ResourceConfig", "RetryStrategy", "RoleArn", "StoppingCondition", "VpcConfig",
     }
 )  # fmt: skip
-#: Members that the tuning job's request gives in another place.
+#: Members of a training job's request whose values are elsewhere in a tuning job's request.
 _OTHERWISE = frozenset({"TrainingJobName", "HyperParameters", "Tags"})
 _ALGORITHM = frozenset({"AlgorithmName", "MetricDefinitions", "TrainingImage", "TrainingInputMode"})
 #: Maximum difference of AWS's clock and this machine's, in seconds: signed requests allow five minutes.
@@ -64,7 +64,7 @@ class SageMakerTuning:
             tuning: The CreateHyperParameterTuningJob request.
 
         Raises:
-            ConfigurationError: a value has another type than in AWS's model, or is shorter or smaller than AWS's model
+            ConfigurationError: a value does not have the type in AWS's model, or is shorter or smaller than AWS's model
                 allows.
             UnsupportedError: an option is not supported. The message has the reason and the remedy.
         """
@@ -96,7 +96,7 @@ class SageMakerTuning:
     def create(self, request: Mapping[str, Any], since: float) -> None:
         """Create a tuning job once.
 
-        If the answer to an earlier request was lost, SageMaker already has the tuning job. The call then has no effect.
+        If the response to an earlier call was lost, SageMaker already has the tuning job, and this call has no effect.
 
         Args:
             request: The CreateHyperParameterTuningJob request.
@@ -118,7 +118,7 @@ class SageMakerTuning:
                 ) from error
 
     def describe(self, name: str) -> dict[str, Any] | None:
-        """Return DescribeHyperParameterTuningJob's answer. Return None if the tuning job does not exist."""
+        """Return DescribeHyperParameterTuningJob's response. Return None if the tuning job does not exist."""
         try:
             answer = self._client.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
         except Exception as error:
@@ -163,11 +163,13 @@ class SageMakerTuning:
 
 
 def _is_of(answer: Mapping[str, Any], request: Mapping[str, Any], since: float) -> bool:
-    """Return whether an existing tuning job was created by our request, whose answer was lost.
+    """Return whether our request created an existing tuning job.
+
+    If SageMaker's response to the request is lost, the repeated request fails because the tuning job exists already.
 
     Args:
-        answer: DescribeHyperParameterTuningJob's answer about the existing tuning job.
-        request: The CreateHyperParameterTuningJob request.
+        answer: DescribeHyperParameterTuningJob's response about the existing tuning job.
+        request: Our CreateHyperParameterTuningJob request.
         since: The time when the request was first sent, in seconds since the epoch.
     """
     created = answer.get("CreationTime")

@@ -1,1 +1,1 @@
-"""Run hosts on the nodes of a Slurm cluster. sbatch requests allocations, and srun starts our toolkit on each node."""
+"""Run hosts on the nodes of a Slurm cluster. sbatch requests allocations, and srun starts an agent on each node."""

@@ -1,4 +1,4 @@
-"""Submit a job's allocations to Slurm through a separate process (:mod:`estimators.backends.slurm.keeper`)."""
+"""Request a job's allocations from Slurm through a separate process, the keeper (:mod:`.keeper`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Event = dict[str, Any]
 
 
 class _Question(NamedTuple):
-    """A request to the keeper process, and the queue of the answers to the request."""
+    """A request to the keeper, and the queue of the keeper's answers to this request."""
 
     message: Event
     answers: asyncio.Queue[Event]
@@ -30,12 +30,12 @@ class Refused(Exception):
 
 
 class AllocationQueue:
-    """The supervisor's connection to the keeper, the process that requests and cancels the allocations of a job.
+    """The supervisor's connection to the keeper, the process that runs Slurm's commands for the job.
 
     Args:
         loop: The supervisor's event loop.
-        protected: The set of processes that the supervisor does not kill. The keeper is added to the set, because the
-            keeper must outlive the supervisor.
+        protected: The pids of the processes that the supervisor does not kill. The keeper is added to them, because it
+            has to cancel the allocations after the end of the supervisor.
     """
 
     def __init__(self, loop: AsyncioLoop, protected: set[int]) -> None:
@@ -63,8 +63,9 @@ class AllocationQueue:
         return str(event["job"])
 
     def watch(self, job: str, *, again: bool = False) -> contextlib.AbstractContextManager[asyncio.Queue[Event]]:
-        """Return a context manager that yields a queue of a Slurm job's states. The last entry says that the job runs
-        or has ended.
+        """Return a context manager that yields a queue of a Slurm job's states.
+
+        The last item says that the job is running or has ended.
 
         Args:
             job: The number of the Slurm job.
@@ -83,9 +84,7 @@ class AllocationQueue:
         self._send({"op": "cancel", "job": job})
 
     def close(self) -> None:
-        """Close the keeper's standard input. The keeper then cancels all allocations, and this call does not wait for
-        the keeper.
-        """
+        """Close the keeper's standard input, so that it cancels all allocations. Do not wait for the keeper."""
         self._closed = True
         if self._listening is not None:
             self._listening.cancel()
@@ -107,8 +106,9 @@ class AllocationQueue:
                 self._unheard(asked.answers.get_nowait())
 
     def _unheard(self, event: Event) -> None:
-        """Handle an answer that no task waits for any more. If the answer says that a Slurm job was submitted, cancel
-        the Slurm job.
+        """Handle an answer that no task waits for any more.
+
+        If the answer says that a Slurm job was submitted, cancel the Slurm job.
         """
         if event["event"] == "submitted":
             self.cancel(event["job"])
@@ -138,7 +138,7 @@ class AllocationQueue:
         for job in self._jobs:
             self._send({"op": "hold", "job": job})
         for message, answers in list(self._asked.values()):
-            if message["op"] == "submit":  # the job may have been submitted, and must not be submitted twice
+            if message["op"] == "submit":  # Slurm may have the job already, so do not submit it again
                 answers.put_nowait({"event": "refused", "reason": "the process that talks to Slurm was killed"})
             else:
                 self._send({**message, "op": "watch"} if message["op"] == "again" else message)

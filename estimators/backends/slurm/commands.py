@@ -1,4 +1,4 @@
-"""Build the commands that run Slurm's programs: sbatch with the allocation's script, and srun for the agents."""
+"""Build the command lines of Slurm's programs: sbatch with the allocation's batch script, and srun for the agents."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from estimators.backends.slurm.options import SlurmOptions
 #: Prefix of every allocation's name.
 PREFIX = "fleetfit-"
 
-#: The allocation's batch script, which runs on the first node. It exits when the agent there has ended, or if no agent
-#: has started within 60 s. This ends the allocation, so that a job holds no nodes after the loss of its supervisor's
-#: machine. The script ignores SIGTERM, which is meant for the agents. The agent removes the FIFO that it has opened,
-#: because Slurm may kill the script before the script can.
+#: The allocation's batch script, which runs on the first node. The end of the script ends the allocation. The script
+#: exits when the agent on its node has ended, or if no agent has started within 60 s. Therefore a job holds no nodes
+#: after its supervisor's machine was lost. The script ignores SIGTERM, which is meant for the agents. Slurm may kill
+#: the script before it removes its FIFO, so the agent removes the FIFO after it has opened the FIFO.
 SCRIPT = """#!/bin/sh
 trap '' TERM
 f="/tmp/fleetfit-slurm-$(id -u)-$SLURM_JOB_ID"
@@ -24,8 +24,9 @@ rm -f "$f"
 kill "$waiting"
 """
 
-#: Starts an agent on a node. ``$1``: the interpreter; ``$2``: the allocation, if its script runs there.
-#: Slurm's variables are unset: with them, Open MPI would start its daemons by srun and see only this one task.
+#: Script that starts an agent on a node. ``$1``: the interpreter; ``$2``: the allocation if the batch script runs on
+#: this node, otherwise empty. Slurm's variables are unset: otherwise, Open MPI would start its daemons by srun, and see
+#: only the task that the agent runs in.
 AGENT = r"""
 if [ -n "$2" ]; then
   f="/tmp/fleetfit-slurm-$(id -u)-$2"; n=0

@@ -1,14 +1,13 @@
-"""Run Slurm's commands for a job's supervisor, and cancel the job's allocations when the supervisor has ended in any
-way.
+"""Run Slurm's commands for a job's supervisor. When the supervisor has ended in any way, cancel the job's allocations.
 
     python -I keeper.py
 
-This is a separate program that needs only the standard library. The supervisor's event loop thus never waits for Slurm,
-and the allocations are cancelled even if the supervisor was killed. A submission that is in progress when the
-supervisor ends is first completed, so that its allocation is cancelled, too.
+This is a separate program, so that the supervisor's event loop never waits for Slurm, and the allocations are cancelled
+even if the supervisor was killed. It needs only the standard library. A submission that is in progress when the
+supervisor ends is completed first, so that its allocation can be cancelled, too.
 
-Requests are JSON lines with an ``op``. Answers are JSON lines with an ``event`` and the ``id`` of the request. Each
-operation is listed with its arguments and its answers:
+The supervisor sends requests, JSON lines with an ``op``. The answers are JSON lines with an ``event`` and the ``id`` of
+the request. Each operation is listed with its arguments and its answers. ``job`` is the number of a Slurm job:
 
 * ``submit`` with ``argv`` and ``script``. The answer is ``submitted`` with ``job``, or ``refused`` with ``reason``.
 * ``watch`` with ``job``. The answer is ``pending`` with ``reason`` and ``position`` whenever these change. The last
@@ -40,10 +39,11 @@ from typing import Any
 _COMMAND_S = 60.0
 #: Number of attempts for a request that the controller does not answer.
 _TRIES = 3
-#: Pauses before each request for the end of a signalled allocation, in seconds: Slurm may notify the nodes first.
+#: Seconds before each request for the time at which a signalled allocation ends. Slurm may signal the nodes before it
+#: sets this time.
 _END_PAUSES_S = (0.0, 0.1, 0.4)
-#: Seconds between two polls of the queue: first and longest delay, and its growth. A job that starts at once is seen at
-#: once, but a controller with thousands of users is not polled more often than by people.
+#: Seconds between two polls of Slurm's queue: the first and the longest delay, and the factor by which the delay grows.
+#: The start of a job is thus noticed at once if it comes soon, and later the polls do not burden the controller.
 _FIRST_S, _LAST_S, _SLOWER = 0.05, 5.0, 1.3
 #: Seconds for which cancelling is retried if Slurm does not answer.
 _CANCEL_S = 600.0
@@ -51,7 +51,8 @@ _CANCEL_S = 600.0
 _WAITING = frozenset(
     {"PENDING", "CONFIGURING", "COMPLETING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
 )
-#: Paths of Slurm's configuration: Debian's, its old one, a custom build's, and slurmd's copy.
+#: Paths of Slurm's configuration file: Debian's path, Debian's old path, the path of a custom build, and the copy of
+#: slurmd.
 _CONFIGURATIONS = (
     "/etc/slurm/slurm.conf",
     "/etc/slurm-llnl/slurm.conf",
@@ -61,7 +62,7 @@ _CONFIGURATIONS = (
 #: RUNNING, and temporary states of a running allocation, for example while a signal is delivered.
 _RUNNING = frozenset({"RUNNING", "SIGNALING", "RESIZING"})
 _FORMAT = "%A|%T|%r|%P"
-#: Variables that Slurm's commands read as options.
+#: Pattern of the variables that Slurm's commands read as options, and those of them that the commands get anyway.
 _OPTION = re.compile(r"(SLURM|SBATCH|SRUN|SALLOC|SCANCEL|SQUEUE|SCONTROL|SINFO)_")
 _MEANT = frozenset(
     {
@@ -72,7 +73,7 @@ _MEANT = frozenset(
 
 
 def main() -> int:
-    """Handle requests until the standard input ends. Then cancel the allocations that are held.
+    """Handle requests until the standard input ends. Then cancel the job's allocations.
 
     Returns:
         The exit code: 0 on success, or 1 if an allocation could not be cancelled.
@@ -86,7 +87,7 @@ def main() -> int:
 
 
 class Keeper:
-    """The allocations that are cancelled at the end (held) and the Slurm jobs whose states are reported (watched)."""
+    """The keeper's state: allocations to cancel at the end (held), and Slurm jobs to report on (watched)."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -96,7 +97,7 @@ class Keeper:
         threading.Thread(target=self._watch, daemon=True).start()
 
     def take(self, asked: dict[str, Any]) -> None:
-        """Handle a request without a delay for the next requests."""
+        """Handle a request. A request that has to wait for Slurm is handled in a separate thread."""
         if asked["op"] == "hold":
             self._held.add(asked["job"])
         elif asked["op"] == "watch":
@@ -147,7 +148,7 @@ class Keeper:
             self._say(asked, "refused", reason=error)
 
     def _again(self, asked: dict[str, Any]) -> None:
-        command(["scontrol", "requeue", asked["job"]])  # Slurm may have done so already
+        command(["scontrol", "requeue", asked["job"]])  # fails without effect if Slurm has requeued the job already
         self._watched.put(asked)
 
     def _cancel(self, asked: dict[str, Any]) -> None:
@@ -227,7 +228,7 @@ def normalized(state: str) -> str:
 
 
 def _position(job: str, partition: str) -> int | None:
-    """Return a job's position among the pending jobs of a partition. Position 1 starts next.
+    """Return a job's position among the pending jobs of a partition. The job at position 1 starts next.
 
     Return None if the job is not pending.
     """
@@ -243,7 +244,7 @@ def nodes(job: str) -> list[dict[str, str]]:
     Each node has a ``name`` and an ``address``. The address is "" if this machine cannot resolve the name.
     """
     fields = job_fields(job)
-    if not fields.get("NodeList"):  # without a name, Slurm would list all its nodes
+    if not fields.get("NodeList"):  # without a name, scontrol would list all nodes of the cluster
         return []
     _, said, _ = command(["scontrol", "show", "node", "--oneliner", fields["NodeList"]])
     shown = [node for node in map(parse_fields, said.splitlines()) if "NodeName" in node]
@@ -268,14 +269,12 @@ def job_fields(job: str) -> dict[str, str]:
     for _ in range(_TRIES):
         code, said, error = command(["scontrol", "show", "job", "--oneliner", job])
         if code == 0 or "nvalid job id" in error:
-            break  # otherwise a busy controller may answer the next time
+            break  # if a busy controller has not answered, it may answer the next time
     return parse_fields(said)
 
 
 def kill_wait() -> float:
-    """Return the seconds between SIGTERM and SIGKILL in Slurm's configuration (``KillWait``), or 30 if they are
-    unknown.
-    """
+    """Return the seconds between SIGTERM and SIGKILL in Slurm's configuration (``KillWait``). The default is 30."""
     _, said, _ = command(["scontrol", "show", "config"])
     found = re.search(r"^KillWait\s*=\s*(\d+)", said, re.MULTILINE)
     return float(found[1]) if found else 30.0

@@ -12,15 +12,16 @@ from container.contract import rules
 from estimators.backends.hosts.remote import SILENCE_S
 from estimators.job.errors import ConfigurationError
 
-#: Variables of the submitting process that are passed to the nodes; all others are the nodes' own.
+#: Variables of the submitting process that are passed to the nodes. The nodes' own values are used for all other
+#: variables.
 EXPORTED = ("PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "TZ")
 
-#: Options that are passed to sbatch under the same name, and take a string or a number.
+#: Options of sbatch that the user can set under the same name. Their values are strings or numbers.
 _PLAIN = (
     "partition", "account", "qos", "gres", "constraint", "reservation", "nodelist", "exclude", "licenses",
     "cpus_per_task", "gpus_per_node", "mem", "nice",
 )  # fmt: skip
-#: A job with one of these options requests a part of a node, and leaves the rest to other jobs.
+#: Options that request only a part of a node. Other jobs may use the rest of the node.
 _PARTS = ("gres", "cpus_per_task", "gpus_per_node", "mem")
 _TIME = re.compile(r"(?:(?P<days>\d+)-)?(?P<first>\d+)(?::(?P<second>\d+))?(?::(?P<third>\d+))?")
 _SIGNALS = ("TERM", "USR1", "USR2", "INT", "HUP")
@@ -60,12 +61,13 @@ class SlurmOptions:
     """The options of the Slurm backend.
 
     Attributes:
-        plain: The values of sbatch's options, by the option's name with underscores (``gpus_per_node``).
-        time: The time limit in sbatch's form. If None, the partition's time limit applies.
+        plain: The values of the options that sbatch gets unchanged, by the option's name with underscores
+            (``gpus_per_node``).
+        time: The time limit in sbatch's format. If None, the partition's time limit applies.
         exclusive: Whether the job gets whole nodes. The default is True, unless ``gres``, ``cpus_per_task``,
             ``gpus_per_node`` or ``mem`` requests a part of a node.
-        requeue: Whether Slurm should requeue an allocation that Slurm has taken away. If False, a new allocation is
-            submitted.
+        requeue: Whether Slurm should put an allocation that it has taken away into the queue again. If False, fleetfit
+            submits a new allocation.
         signal: The signal that Slurm sends before the time limit, and the number of seconds before the limit
             (``TERM@120``). The signal counts as a notice that the nodes will be taken away.
         python: The Python interpreter on the nodes.

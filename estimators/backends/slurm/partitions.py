@@ -1,4 +1,4 @@
-"""Find requests that no partition of the cluster can ever grant."""
+"""Find out whether any of the partitions that a job names can grant the job's request."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ Partitions = Mapping[str, Mapping[str, str]]
 
 
 def refusal(given: SlurmOptions, hosts: int, partitions: Partitions) -> str | None:
-    """Return why none of the job's partitions can grant the request. Return None if at least one partition can grant
-    it.
+    """Return why none of the job's partitions can grant the job's request.
+
+    Return None if at least one of the partitions can grant it.
 
     If the job names no partition, it uses the cluster's default partition.
 
     Args:
         given: The options of the Slurm backend.
-        hosts: The number of hosts, which is the number of nodes.
+        hosts: The number of the job's hosts. Each host needs a node.
         partitions: The fields of the cluster's partitions.
     """
     names = given.partition.split(",") if given.partition is not None else _default(partitions)

@@ -33,9 +33,9 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 
 #: The Slurm commands that are run on this machine.
 PROGRAMS = ("sbatch", "srun", "squeue", "scancel", "scontrol")
-#: Seconds to wait for srun's end, and for its reason, when an agent's connection has ended.
+#: Seconds to wait for srun's end and its error messages when the connection to an agent has ended.
 _WHY_S = 2.0
-#: Number of srun's last lines that are kept.
+#: Number of the last lines of srun's error messages in which a reason is searched.
 _LINES = 20
 _INSTALL = (
     "Run fit() where sbatch works (a login node), or install Slurm's commands (Debian: apt-get install slurm-client)."
@@ -55,10 +55,10 @@ class SlurmProvider(HostProvider):
         super().__init__(job)
         self._options = SlurmOptions.of(job.options.backend_options)
         self._queue = AllocationQueue(job.loop, job.protected)
-        self._forming: _Allocation | None = None  # for the hosts that are requested in this iteration of the event loop
+        self._forming: _Allocation | None = None  # for hosts requested in this iteration of the event loop
         self._allocations: list[_Allocation] = []
-        self._again: dict[str, int] = {}  # allocations that Slurm took away and requeued -> number of nodes
-        self._silent: set[str] = set()  # nodes lost without a reason from Slurm, which may allocate them again
+        self._again: dict[str, int] = {}  # allocation that Slurm has taken away and requeues -> number of its nodes
+        self._silent: set[str] = set()  # lost nodes that Slurm does not report as failed and may allocate again
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
@@ -129,13 +129,13 @@ class SlurmProvider(HostProvider):
             self._leave(part)
 
     def close(self) -> None:
-        """Make the keeper cancel all allocations, without waiting for the keeper."""
+        """Make the keeper, the process that runs Slurm's commands, cancel all allocations, without waiting."""
         self._queue.close()
 
     # --- allocations ---
 
     def _join(self, name: str) -> _Part:
-        """Add a host to the allocation that is being formed, and return the host's part of the allocation."""
+        """Add a host to the allocation that is being formed. Return the host's part, which stands for one node."""
         allocation = self._forming
         if allocation is None or not allocation.parts or _apart(self.spec):
             allocation = self._forming = _Allocation()
@@ -147,8 +147,8 @@ class SlurmProvider(HostProvider):
     def _leave(self, part: _Part) -> None:
         """Remove a host's part from its allocation.
 
-        Cancel the allocation if no parts remain. An allocation that Slurm requeues is not cancelled but kept for later
-        hosts.
+        If no parts remain, cancel the allocation. An allocation that Slurm requeues is not cancelled, because later
+        hosts can use it.
         """
         allocation = part.allocation
         allocation.parts.remove(part)
@@ -178,7 +178,7 @@ class SlurmProvider(HostProvider):
                 nodes = await self._wait(allocation.job, size, again=bool(back))
                 if nodes and not self._taken() & {node.name for node in nodes}:
                     break
-                # Slurm did not requeue it; or it has parts of nodes of which the job has other parts already.
+                # Slurm did not requeue the allocation, or one of its nodes already runs another host of this job.
                 self._queue.cancel(allocation.job)
                 back = ""
         except HostUnavailable as error:
@@ -203,11 +203,12 @@ class SlurmProvider(HostProvider):
             except Refused as error:
                 if not self._silent:
                     raise HostUnavailable(f"sbatch refused the allocation: {error}") from None
-                self._silent.clear()  # the other nodes do not suffice, and Slurm considers these healthy
+                self._silent.clear()  # the remaining nodes are too few; Slurm considers these healthy
 
     async def _wait(self, job: str, size: int, again: bool) -> list[_Node]:
-        """Wait until an allocation runs, and return its nodes. Return an empty list if ``again`` is true and the
-        allocation has ended.
+        """Wait until an allocation runs, and return its nodes.
+
+        If ``again`` is true and the allocation has ended, return an empty list.
 
         Args:
             job: The number of the allocation's Slurm job.
@@ -262,8 +263,8 @@ class SlurmProvider(HostProvider):
             raise HostUnavailable(f"there is no route to {node.address}: {error.strerror}") from None
         words = commands.srun(options, job, node.name, with_script=node is part.allocation.first)
         try:
-            # srun exits when the agent does, and the agent exits when this process has ended. Killing srun would make
-            # Slurm kill the agent, which has to clean up.
+            # The supervisor must not kill srun: Slurm would then kill the agent, which has to clean up. The agent exits
+            # when this process has ended, and srun exits together with the agent.
             environment, protected = keeper.environment(), self.job.protected
             srun = part.srun = ChildProcess(self.loop, words, env=environment, cwd="/", protected=protected)
         except OSError as error:
@@ -290,12 +291,17 @@ class SlurmProvider(HostProvider):
         return host
 
     def heed(self, part: _Part) -> None:
-        """Start to determine the reason for a signal that an agent has received, and to handle the signal."""
+        """Start a task that asks Slurm why an agent has received a signal, and handles the signal.
+
+        Args:
+            part: The part of the allocation on whose node the agent runs.
+        """
         self.loop.start(self._heed(part))
 
     async def _heed(self, part: _Part) -> None:
-        """Handle a signal to an agent. Slurm's answer shows whether the node will be taken away or the host is lost
-        already.
+        """Ask Slurm why an agent has received a signal, and handle the signal.
+
+        Slurm's answer shows whether the node will be taken away or the host is lost already.
         """
         allocation = part.allocation
         event = await self._queue.look(allocation.job)
@@ -307,14 +313,14 @@ class SlurmProvider(HostProvider):
             return
         allocation.taken = True
         for host in [other.host for other in allocation.parts if other.host is not None]:
-            host.notice(meant)  # all hosts at once, although their agents receive the signal one after the other
+            host.notice(meant)  # notify all hosts now; their agents receive the signal one after the other
 
     async def explain(self, part: _Part, reason: str) -> str:
         """Return why an agent's connection has ended. srun's last lines often contain the reason.
 
         Args:
             part: The host's part of an allocation.
-            reason: The reason that the connection itself gives for its end.
+            reason: The reason why the connection to the agent has ended, as the connection reports it.
         """
         assert part.node is not None and part.srun is not None
         with contextlib.suppress(asyncio.TimeoutError):
@@ -336,7 +342,7 @@ class SlurmProvider(HostProvider):
 
     @classmethod
     def leftovers(cls, region: str = "") -> list[Leftover]:
-        """Return the current user's Slurm jobs that fleetfit has submitted."""
+        """Return the Slurm jobs of the current user that fleetfit has submitted, for ``fleetfit clean``."""
         if not keeper.configured():
             return []
         words = ["squeue", "--noheader", f"--user={os.getuid()}", "--format=%A %j"]
@@ -383,7 +389,7 @@ class _Allocation:
         size: The number of requested nodes.
         job: The number of the allocation's Slurm job, or "" until the allocation was submitted.
         first: The node of the allocation's batch script, or None until the allocation runs.
-        taken: Whether Slurm has taken the allocation away, or has announced that it will.
+        taken: Whether Slurm has taken the allocation away, or has announced that it will take the allocation away.
     """
 
     running: asyncio.Task[str]
@@ -397,7 +403,7 @@ class _Allocation:
 
 
 class _Part(HostSource):
-    """A host's part of an allocation.
+    """A host's part of an allocation: the host's node, and the srun process on this machine that starts the agent.
 
     Attributes:
         name: The host's name.
@@ -422,7 +428,7 @@ class _Part(HostSource):
         return await self._provider.explain(self, reason)
 
     def signalled(self, number: int) -> None:
-        """Start to determine the reason for the signal, and to handle the signal."""
+        """Start a task that asks Slurm for the reason of the signal, and handles the signal."""
         self._provider.heed(self)
 
     @property
@@ -435,7 +441,8 @@ class _Part(HostSource):
 def _apart(spec: TrainingJobSpec) -> bool:
     """Return whether each host of the job gets its own allocation, because the job is elastic.
 
-    A shared allocation would end for all hosts when the batch script on its first node exits.
+    If several hosts shared an allocation, the end of the agent on the first node would end the allocation for all
+    hosts.
     """
     return isinstance(spec.strategy, Elastic)
 

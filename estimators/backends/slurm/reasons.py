@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-#: Seconds by which a host is given up before Slurm takes its node.
+#: A host is given up this number of seconds before Slurm takes the node away.
 _MARGIN_S = 1.0
 #: Seconds of notice if Slurm does not report when it will take the node away.
 _NOTICE_S = 30.0
@@ -15,12 +15,12 @@ _ENVIRONMENT = (
     "interpreter of this environment with backend_options={'python': …}"
 )
 
-#: srun's text about an allocation that has ended -> the allocation's state.
+#: Words in srun's message about an allocation that has ended -> the allocation's state.
 _SAID = {"TIME LIMIT": "TIMEOUT", "PREEMPTION": "PREEMPTED", "NODE FAILURE": "NODE_FAIL"}
-#: Messages of our script on the node about an unusable interpreter.
+#: Parts of the messages that our script on the node prints if the interpreter cannot be used.
 _UNUSABLE = ("has no fleetfit", "there is no /")
-#: srun's lines that do not give the reason of its end. The last one is printed on every cluster that cannot bind to
-#: CPUs.
+#: Parts of lines that do not tell why srun has ended. The last one is printed on every cluster that cannot bind
+#: processes to CPUs.
 _EMPTY = (
     *("Job step aborted", "Exited with exit code", ": Killed", ": Terminated", "Timed out waiting for job step"),
     "lacks support for cpu binding",
@@ -85,11 +85,11 @@ def why_over(state: str, reason: str) -> str:
 
 
 def why_lost(said: Sequence[str], reason: str) -> Loss:
-    """Return why a host was lost, from the last lines that the srun process of the host's agent has printed.
+    """Return why a host was lost. The srun process that runs the host's agent may have printed the reason.
 
     Args:
         said: The last lines that srun has printed.
-        reason: The reason that the connection itself gives for its end.
+        reason: The reason why the connection to the agent has ended.
     """
     if (end := _end(said)) is not None:
         return Loss(_ENDS[end], taken=end != "CANCELLED")
@@ -111,7 +111,7 @@ def what_signalled(state: str, left: float | None, said: Sequence[str]) -> Loss 
         The loss of the host if the allocation was cancelled or its node has failed. Otherwise, the number of seconds
         until Slurm takes the node away.
     """
-    # srun also prints "CANCELLED" for a mere announcement, so without Slurm's answer it counts as one.
+    # srun prints "CANCELLED" also if Slurm only announces the end. If Slurm has not answered, assume an announcement.
     if state not in ("RUNNING", "") and _end(said) in ("CANCELLED", "NODE_FAIL"):
         return why_lost(said, "")
     return max(0.0, (left if left is not None else _NOTICE_S) - _MARGIN_S)

@@ -38,7 +38,9 @@ start_agent = joining.start_agent
 
 #: Seconds between two checks of executors and stages.
 _LOOK_S = 0.25
-#: Seconds without a new executor after which there are too few: if no more are expected, and if some are.
+#: Seconds without a new executor after which the driver reports that Spark has too few executors. The first value holds
+#: if Spark has executors and their planned number is not known. The second value holds if Spark has no executors, or
+#: fewer than planned.
 _ENOUGH_S, _EXPECTED_S = 10.0, 60.0
 #: Seconds after which busy executors are reported.
 _SLOW_S = 5.0
@@ -46,7 +48,7 @@ _SLOW_S = 5.0
 _SPARKS = ("SPARK_", "PYSPARK_", "_PYSPARK_", "PYTHON_", "OMP_NUM_THREADS", "PYTHONHASHSEED", "PYTHONPATH")
 
 
-# --- in a task, on an executor: standard library only, with what :mod:`estimators.backends.hosts.joining` has ---
+# --- in a task, on an executor: only the standard library and :mod:`estimators.backends.hosts.joining` ---
 
 
 def holding(asked: dict[str, Any], code: bytes) -> Callable[[Iterable[int]], list[int]]:
@@ -113,7 +115,7 @@ class SparkDriver(cluster_program.Program):
         self._local = False
 
     def connect(self, asked: dict[str, Any]) -> None:
-        """Join the caller's Spark session. Send the answer ``connected`` or ``refused``."""
+        """Join the caller's Spark session. Send the event ``connected`` or ``refused``."""
         warnings.simplefilter("ignore")  # a warning must not be taken for the reason of a failure
         try:
             self._join(asked["session"])
@@ -170,7 +172,7 @@ class SparkDriver(cluster_program.Program):
             self._stages.add(stage)
             self.in_thread(self._watch, stage, hosts, over)
             self._context.setJobGroup(stage, f"fleetfit: {len(hosts)} hosts", interruptOnCancel=True)
-            # A list: for a range Spark would start another Python worker first.
+            # Not a range, for which Spark would start an additional Python worker first.
             rows = self._context.parallelize(list(range(len(hosts))), len(hosts))
             if not self._local:
                 rows = rows.withResources(self._profile(cores))
@@ -242,7 +244,7 @@ class SparkDriver(cluster_program.Program):
         return None
 
     def _patience(self, room: int) -> float:
-        """Return for how many seconds to wait for another executor.
+        """Return how many seconds to wait for one more executor.
 
         Args:
             room: The number of executors, or of cores if Spark runs on this machine only.

@@ -1,4 +1,8 @@
-"""Write DataFrames as files for training. Spark's executors write the files and a manifest once for each content."""
+"""Write DataFrames as files for training.
+
+Spark's executors write the files, and this process writes a manifest that lists them. A DataFrame whose content was
+written before is not written again.
+"""
 
 from __future__ import annotations
 
@@ -121,11 +125,11 @@ def _list_of(kind: str) -> str | None:
 
 
 def _folder(frame: Any, path: Any) -> Path:
-    """Return the folder that frames are written to.
+    """Return the folder for the files of frames.
 
     Raises:
-        ConfigurationError: the path is not a folder of this machine. Or no path is given, although the executors are on
-            other machines.
+        ConfigurationError: the path is not a folder of this machine. Or the executors are on other machines, and
+            neither the argument nor the session's setting contains a path.
     """
     session, named = frame.sparkSession, "from_spark(path=…)"
     if path is None:

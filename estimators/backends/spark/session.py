@@ -40,10 +40,10 @@ def refusal() -> str | None:
 
 
 def found() -> dict[str, Any] | None:
-    """Return the path of the file with the session's secret, and the application id. Return None if there is no
-    session.
+    """Return the two values that the supervisor needs to join the session of this process.
 
-    The supervisor needs both values to join the session.
+    The values are the path of the file with the session's secret, and the session's application id. Return None if this
+    process has no session.
     """
     context = _context()
     if context is None:
@@ -67,7 +67,7 @@ def _context() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _kept(way: str) -> int:
-    """Return the file descriptor of an unnamed file with the given content."""
+    """Create an unnamed file with this content, and return its descriptor. Equal contents share a file."""
     fd = os.memfd_create("fleetfit-spark", os.MFD_CLOEXEC)
     os.write(fd, way.encode())
     os.fchmod(fd, 0o600)

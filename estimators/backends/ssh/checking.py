@@ -1,4 +1,4 @@
-"""Check the machines of a fleet: their software, hardware and clocks, and the connections between the machines."""
+"""Check the machines of an ssh fleet: their software, hardware and clocks, and the connections between them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,19 @@ from estimators.backends.openssh.command import SshSettings
 from estimators.backends.openssh.connection import Connections, NotStarted
 from estimators.backends.ssh.machines import SshMachine
 
-#: Seconds within which a machine must answer, and a connection between machines must be made.
+#: Seconds within which a machine must answer, and within which a machine must connect to another machine.
 _ANSWER_S, _REACH_S = 20.0, 3.0
-#: Smallest difference of clocks that is reported, in seconds: logs and certificates depend on clocks.
+#: Smallest difference between a machine's clock and this machine's clock that is reported, in seconds. Logs and
+#: certificates depend on clocks.
 CLOCK_S = 2.0
 #: Free disk space below which jobs are likely to fail, in bytes.
 LITTLE_DISK = 5 << 30
 #: The oldest Python that our code runs on.
 OLDEST = (3, 10)
 
-#: The program that runs on a machine: it reports facts about the machine, listens, tries to connect to the machines
-#: that it reads from its input, and exits when its input ends. It needs only the standard library of any Python 3.
+#: The program that runs on a machine. It reports facts about the machine, and listens at a port. Then it reads a list
+#: of other machines from standard input, and tries to connect to each of them. It exits when standard input ends. It
+#: runs with any Python 3, and needs only the standard library.
 _PROBE = r"""
 import glob, json, os, shutil, socket, sys, tempfile, time
 address, seconds = sys.argv[1], float(sys.argv[2])
@@ -78,10 +80,10 @@ class MachineReport:
         address: The address at which the other machines reach the machine.
         facts: The facts that the probe on the machine has reported: ``hostname``, ``processor``, ``pythons``, ``cpus``,
             ``gpus``, ``disk`` and others.
-        clock: The number of seconds by which the machine's clock is ahead of this machine's clock. None if it is not
-            known.
-        unreachable: The machines that the machine cannot reach, each with the reason.
-        probe: The program that checks the machine, while the program is running.
+        clock: The number of seconds by which the machine's clock is ahead of this machine's clock. None if the
+            difference is not known.
+        unreachable: The other machines to which the machine cannot connect: name -> reason.
+        probe: The program that checks the machine, or None before the program was started.
     """
 
     machine: SshMachine
@@ -192,7 +194,7 @@ async def _look(connections: Connections, report: MachineReport) -> None:
 
 
 async def _reach(report: MachineReport, there: Sequence[MachineReport]) -> None:
-    """Make a machine try to connect to the other machines, and store which of them it cannot reach."""
+    """Make a machine try to connect to the other machines. Store the machines that it cannot reach in the report."""
     assert report.probe is not None
     others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]
     os.write(report.probe.input, json.dumps(others).encode() + b"\n")

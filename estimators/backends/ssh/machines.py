@@ -1,6 +1,7 @@
-"""Read the machines of a fleet.
+"""Read the machines of a fleet, the set of machines that jobs can use over ssh.
 
-The machines are named in a list, a host file, ``$FLEETFIT_HOSTS``, or the fleet's stored file.
+The machines are named in a list, a host file, the variable ``$FLEETFIT_HOSTS``, or a file that fleetfit stores for the
+fleet.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from estimators.backends.openssh.command import Destination, SshSettings
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
-#: The variable that names machines, ``h1:4,h2:4``, or a host file.
+#: The environment variable that names machines (``h1:4,h2:4``) or the path of a host file.
 VARIABLE = "FLEETFIT_HOSTS"
-#: The name of the fleet if none is given.
+#: The name of the fleet if the user names no fleet.
 DEFAULT_FLEET = "default"
 
 _FORM = "a host is written as 'host', 'user@host', 'host:slots' or '[IPv6 address]:slots'"
@@ -37,7 +38,8 @@ class SshMachine:
     Attributes:
         destination: The destination for ssh.
         slots: The maximum number of a job's processes on the machine. None for any number.
-        address: The address at which the other machines reach this machine. None for the address that ssh has reached.
+        address: The address at which the other machines reach this machine. If None, they use the address to which ssh
+            has connected.
         label: The machine's name in messages. The default is the host name of the destination.
     """
 
@@ -48,12 +50,12 @@ class SshMachine:
 
     @property
     def name(self) -> str:
-        """Return the machine's name in messages and files: the label, or else the host and the port that is set."""
+        """Return the machine's name in messages and files: the label, or else the host and, if one is set, the port."""
         host, port = self.destination.host, self.destination.port
         return self.label or (host if port is None else f"{host}:{port}")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the machine in the form of ``backend_options={"hosts": […]}``."""
+        """Return the machine as an item of ``backend_options={"hosts": […]}``."""
         there = self.destination
         values = {"host": there.host, "user": there.user, "port": there.port}
         values |= {"slots": self.slots, "address": self.address}
@@ -68,7 +70,7 @@ def parse(text: str, where: str) -> SshMachine:
         where: The name of the option or file that the text is from, for the error message.
 
     Raises:
-        ConfigurationError: the text has another form.
+        ConfigurationError: the text does not have this format.
     """
     found = _HOST.fullmatch(text)
     if found is None:
@@ -107,7 +109,7 @@ def parse_list(given: Any, where: str) -> tuple[SshMachine, ...]:
         where: The name of the option that the list is from, for the error message.
 
     Raises:
-        ConfigurationError: the value is not a list, names a host twice, or contains a host in another form.
+        ConfigurationError: the value is not a list, names a host twice, or contains an invalid host.
     """
     if isinstance(given, str):
         given = [part.strip() for part in given.split(",") if part.strip()]
@@ -129,14 +131,14 @@ def parse_list(given: Any, where: str) -> tuple[SshMachine, ...]:
 def parse_file(text: str, where: str) -> tuple[SshMachine, ...]:
     """Parse the text of a host file.
 
-    A host file has Open MPI's form (``host slots=4``), Horovod's form (``host:4``), or one host name per line.
+    A host file has Open MPI's format (``host slots=4``), Horovod's format (``host:4``), or one host name per line.
 
     Args:
         text: The text.
         where: The path of the file, for the error message.
 
     Raises:
-        ConfigurationError: a line has none of these forms, or a host is named twice.
+        ConfigurationError: a line has none of these formats, or a host is named twice.
     """
     machines = []
     for number, line in enumerate(text.splitlines(), 1):
@@ -162,7 +164,11 @@ def parse_file(text: str, where: str) -> tuple[SshMachine, ...]:
 
 
 def read_file(path: Path, where: str) -> tuple[SshMachine, ...]:
-    """Read a host file, and return its machines. See :func:`parse_file` for the form of the file.
+    """Read a host file, and return its machines. See :func:`parse_file` for the file's format.
+
+    Args:
+        path: The path of the file.
+        where: The option or variable that names the file, for the error message.
 
     Raises:
         ConfigurationError: the file cannot be read, or is invalid.
@@ -202,14 +208,15 @@ class SshOptions:
         hosts: The machines. If None, the machines in ``host_file``, ``$FLEETFIT_HOSTS`` or the fleet's stored file are
             used.
         host_file: A file that names the machines.
-        python: The Python interpreter for toolkit and scripts: an absolute path on the machines or a name in their
-            PATH. If None, an environment is created on the machines, and its interpreter is used.
+        python: The Python interpreter for fleetfit's processes and the scripts: an absolute path on the machines or a
+            name in their PATH. If None, fleetfit creates an environment on the machines, and uses its interpreter.
         requirements: The packages of the environment that is created on the machines. The default is the packages that
             are installed on this machine.
         ssh_config: A configuration file to use instead of ``~/.ssh/config``.
         fleet: The name of the fleet. Host keys, and machines added by ``fleetfit hosts add``, are stored under this
             name.
-        caller_address: The address at which the machines reach this machine. The default is the source address of ssh.
+        caller_address: The address at which the machines reach this machine. The default is the source address of the
+            ssh connection.
         silence: The number of seconds without a message from a machine after which the machine counts as lost.
         wait: The number of seconds to wait for machines that other jobs use.
     """

@@ -1,4 +1,7 @@
-"""Choose and lock machines for a job's hosts, and wait for machines that other jobs use."""
+"""Choose and lock machines for a job's hosts, and wait for machines that other jobs use.
+
+A lock keeps other jobs of this user on this machine from using the same machine at the same time.
+"""
 
 from __future__ import annotations
 
@@ -13,18 +16,18 @@ from estimators.backends.ssh.machines import SshMachine, SshOptions, folder, par
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
-#: Seconds between two checks whether machines of other jobs are free.
+#: Seconds between two checks whether machines that other jobs use have become free.
 LOOK_EVERY_S = 1.0
-#: Seconds for which a job that has some of its machines waits for the others.
+#: Seconds for which a job that has already locked some of its machines waits for the remaining machines.
 _HELD_S = 600.0
 
 
 class OthersHaveThem(HostUnavailable):
-    """Raised if no machine is free now, but other jobs use machines that would be suitable."""
+    """Raised if no suitable machine is free now, but other jobs use suitable machines."""
 
 
 class MachinePool:
-    """A chooser of machines for a job's hosts. The chosen machines are locked.
+    """The machines from which a job's hosts are supplied. A machine is locked when it is chosen for a host.
 
     Args:
         job: The job, with the functions through which the provider reports to the supervisor.
@@ -35,16 +38,16 @@ class MachinePool:
         self._job = job
         self._options = options
         self._machines = list(options.machines())
-        self._locks: dict[str, int] = {}  # machine that a host has -> its lock
-        self._reserved: dict[str, int] = {}  # machine reserved for a waiting host -> its lock
-        self._losses: dict[str, int] = {}  # machine -> number of its losses
+        self._locks: dict[str, int] = {}  # machine that a host of the job uses -> the machine's lock
+        self._reserved: dict[str, int] = {}  # machine that is reserved for a waiting host -> the machine's lock
+        self._losses: dict[str, int] = {}  # machine -> how often it was lost
         self._waiting: set[str] = set()  # hosts that wait until machines are reserved for all of them
         self._reserving: asyncio.Task[None] | None = None
         self._waits_until = self._held_since = 0.0
         self._said = ""
 
     def places(self) -> dict[str, int | None]:
-        """Read the list of machines again, and return the machines with enough slots: name -> number of slots.
+        """Read the list of machines again. Return the machines that have enough slots for a host: name -> slots.
 
         Raises:
             ConfigurationError: a host file does not exist, or is invalid.
@@ -79,7 +82,7 @@ class MachinePool:
             place: The name of the machine that discovery has assigned to the host. If None, any free machine is locked.
 
         Raises:
-            OthersHaveThem: other jobs use the machines that would be suitable.
+            OthersHaveThem: other jobs use the suitable machines.
             HostUnavailable: no suitable machine exists. The message is the reason. If all machines were tried, the
                 message is empty.
         """
@@ -129,17 +132,19 @@ class MachinePool:
     def waits(self) -> bool:
         """Return whether a host without a machine should continue to wait.
 
-        The waiting time is shorter if the job has already locked other machines.
+        If the job has already locked other machines, it waits at most ten minutes, so that these machines do not stay
+        unused.
         """
         limit = min(self._waits_until, self._held_since + _HELD_S) if self._locks else self._waits_until
         return _now() < limit
 
     async def until_all_have_one(self, host: str, pause: float) -> None:
-        """Wait until a machine is reserved for each waiting host.
+        """Wait until a machine is reserved for each waiting host, or until the waiting time is over.
 
         Args:
             host: The name of the host that waits.
-            pause: The number of seconds before the first attempt. Only the first host's value is used.
+            pause: The number of seconds before the first attempt. If several hosts wait, the first host's value is
+                used.
         """
         self._waiting.add(host)
         if self._reserving is None:
@@ -153,9 +158,10 @@ class MachinePool:
             raise
 
     async def _reserve(self, pause: float) -> None:
-        """Lock a machine for each waiting host.
+        """Lock a machine for each waiting host. Give up when the waiting time is over.
 
-        Either all waiting hosts get a machine or none, so that two jobs do not wait for each other's machines.
+        Either all waiting hosts get a machine or none does. Otherwise, two jobs could wait for each other's machines
+        forever.
         """
         await asyncio.sleep(pause)
         while (busy := self._lock_for_all()) and self.waits:
@@ -168,7 +174,7 @@ class MachinePool:
         self._reserving = None
 
     def _lock_for_all(self) -> list[str]:
-        """Lock a machine for each waiting host.
+        """Try once to lock a machine for each waiting host.
 
         Returns:
             The machines that other jobs use if too few machines are free. Otherwise, an empty list.

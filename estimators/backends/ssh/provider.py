@@ -39,7 +39,7 @@ from estimators.provision.errors import ProvisionError
 
 #: Seconds between two reads of a host file while an elastic job runs.
 _LIST_EVERY_S = 2.0
-#: Longest delay until failed machines are tried again, in seconds.
+#: Longest delay before machines that have failed are tried again, in seconds.
 _LONGEST_PAUSE_S = 60.0
 #: Seconds for which a tuner's trial waits for machines.
 _TRIAL_WAITS_S = 7 * 86_400.0
@@ -52,9 +52,9 @@ class Reservation(HostSource):
     Attributes:
         machine: The machine.
         pool: The machines of the job.
-        connection: The connection to the machine. None before it is connected.
-        agent: The machine's agent. None before the agent is started.
-        identity: The machine's identifier. "" before the agent has reported the identifier.
+        connection: The connection to the machine, or None before the machine is connected.
+        agent: The host agent on the machine, or None before the agent is started.
+        identity: The machine's identifier, or "" before the agent has reported the identifier.
     """
 
     machine: SshMachine
@@ -85,8 +85,8 @@ class SshProvider(HostProvider):
         self._options = SshOptions.of(job.options.backend_options)
         self._pool = MachinePool(job, self._options)
         self._connections = Connections(job.loop, self._options.settings())
-        self._reservations: dict[str, Reservation] = {}  # host -> its machine
-        self._located = Located()  # the hosts' machines that discovery has named
+        self._reservations: dict[str, Reservation] = {}  # host -> the reservation of its machine
+        self._located = Located()  # the machines that discovery has assigned to hosts
         self._bridges = 0
 
     @classmethod
@@ -146,9 +146,9 @@ class SshProvider(HostProvider):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the options with a list of the machines.
+        """Return the options with a list of the machines as ``hosts``.
 
-        The list replaces a host file, an environment variable or a fleet of this machine.
+        The list replaces the name of a host file, an environment variable or a fleet, which exist only on this machine.
         """
         given = dict(options.backend_options)
         machines = SshOptions.of(given).machines()
@@ -169,7 +169,7 @@ class SshProvider(HostProvider):
             machines = SshOptions.of({}).machines()
         except ConfigurationError as error:
             return [Finding(name="ssh", ok=False, text=str(error), remedy="Correct the file or the variable.")]
-        if shutil.which("ssh") is None:  # no problem for users without hosts
+        if shutil.which("ssh") is None:  # no problem for users who have no ssh hosts
             text = "the ssh program is not installed here (apt-get install openssh-client)"
             ok, remedy = (False, "Install it.") if machines else (None, "")
             return [Finding(name="ssh", ok=ok, text=text, remedy=remedy)]
@@ -293,7 +293,7 @@ class SshProvider(HostProvider):
 
     @functools.cached_property
     def _program(self) -> OurProgram:
-        """Return the agent program, with the Python environment in which the agent runs."""
+        """Return the agent as a program to start, with the Python environment in which the agent runs."""
         python, others, environment = self._options.python, [], None
         if python is None:
             content = _content(self.spec, self.job.options)
@@ -309,8 +309,7 @@ class SshProvider(HostProvider):
         )
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
-        """Forward a port of a host's loopback address to a port of another host. The two ssh connections carry the
-        data.
+        """Forward a port of a host's loopback address to a port of another host, through the ssh connections to both.
 
         See :meth:`HostProvider.bridge`.
         """
@@ -326,8 +325,9 @@ class SshProvider(HostProvider):
         return await near.forward_back(here)
 
     def _give_up(self, host: str, reservation: Reservation) -> None:
-        """Unlock a host's machine. The ssh connection is not closed here, because it ends when the host's agent
-        ends.
+        """Unlock a host's machine.
+
+        The ssh connection is not closed here, because it ends together with the host's agent.
         """
         if self._reservations.get(host) is reservation:  # false after close()
             del self._reservations[host]
@@ -339,7 +339,7 @@ class SshProvider(HostProvider):
         self._located.forget(host.name)
 
     def close(self) -> None:
-        """Close all connections. All processes of the job on the machines then end."""
+        """Unlock all machines, and close all connections. All processes of the job on the machines then end."""
         self._reservations.clear()
         self._pool.close()
         self._connections.close()
@@ -347,8 +347,10 @@ class SshProvider(HostProvider):
     # --- hosts that join and leave ---
 
     def membership(self) -> MembershipSource | None:
-        """Return a source that reads the list of machines again and again, because a host file may change while a job
-        runs.
+        """Return a source that lists the machines.
+
+        If the machines are not in the option ``hosts``, the source reads them again every two seconds, because a host
+        file may change while a job runs.
         """
         every = _LIST_EVERY_S if self._options.hosts is None else None
         return Polled(self.loop, self._pool, title="the fleet", every=every)
@@ -370,7 +372,7 @@ def _discovers(spec: TrainingJobSpec) -> bool:
 def _needs_horovod(spec: TrainingJobSpec, options: JobOptions) -> bool:
     """Return whether the job's hosts need Horovod.
 
-    Not every job with mpirun needs Horovod, because its ranks may communicate through mpi4py.
+    A job with mpirun but without TensorFlow does not need Horovod, because its ranks may communicate through mpi4py.
     """
     if isinstance(spec.strategy, MPI):
         return "tensorflow" in options.frameworks
@@ -379,13 +381,13 @@ def _needs_horovod(spec: TrainingJobSpec, options: JobOptions) -> bool:
 
 def _content(spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
     """Return the frameworks for the environment of a job's hosts, and whether the environment needs Horovod."""
-    # A requirements.txt may install the PyTorch that is missing here.
+    # If PyTorch is missing here, do not require it: the job's requirements.txt may install it on the hosts.
     frameworks = [name for name in options.frameworks if name != "torch" or is_here(name)]
     return {"frameworks": frameworks, "horovod": _needs_horovod(spec, options)}
 
 
 def _larger_environments(frameworks: list[str], horovod: bool) -> list[str]:
-    """Return the names of environments with more frameworks in which the job can run, too."""
+    """Return the names of environments with more frameworks than the job needs. The job can use them, too."""
     found = []
     for larger in (*((name,) for name in FRAMEWORKS), tuple(FRAMEWORKS)):
         if set(frameworks) < set(larger):

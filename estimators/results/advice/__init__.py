@@ -1,1 +1,3 @@
-"""Recommend a strategy (:func:`estimators.planning.recommend`), with a cost model that a short run calibrates."""
+"""Recommend a strategy (:func:`estimators.planning.recommend`) with a cost model of a training step. `fleetfit
+calibrate` fits the model to measured steps.
+"""

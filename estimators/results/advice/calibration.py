@@ -1,10 +1,11 @@
-"""Fit the constants of the cost model to measured steps of a machine or fleet, and report how well they fit.
+"""Fit the costs of a training step to steps that were measured on one instance type, and report how well they fit.
 
 A step consists of a process's computing and the exchange of gradients. For a given number of processes, the time of the
-exchange is a linear function of the model's size: fixed costs, plus seconds per byte on a link. The function is fitted
-for each measured number of processes. For numbers in between, the costs are interpolated. If the hosts share one
-machine, contention for its processors makes computing and exchange slower. The measurements for each number of
-processes already contain this slowdown. Therefore the model has no additional term for the slowdown. Pure.
+exchange is a linear function of the model's size: fixed costs, plus seconds for each byte on a link. The function is
+fitted for each measured number of processes. For numbers between the measured ones, the costs are interpolated. If the
+hosts share one machine, the processes compete for its processors, so that computing and exchange become slower. The
+measurements for each number of processes already contain this slowdown. Therefore the function has no additional term
+for it. Apart from saving and loading, the module is pure.
 """
 
 from __future__ import annotations
@@ -24,14 +25,14 @@ from estimators.job.errors import ConfigurationError, RecordError
 from estimators.records.record import jobs_folder
 from estimators.results.result import Result
 
-#: Strategies that are calibrated.
+#: The strategies that are calibrated.
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
 _SERVERS = "parameter_server"
 _FILE = "calibration.json"
 #: The bandwidth that is assumed if the sizes of the models do not differ, in bytes per second.
 _FAST = 1e11
-#: The factor from which processes are assumed to contend for processors. It compares the computing time with that of a
-#: single process.
+#: Processes are assumed to compete for processors if their computing takes more than this factor times the computing of
+#: a single process.
 _CONTENDS = 1.1
 
 
@@ -40,8 +41,8 @@ class Observation:
     """A measured step.
 
     Attributes:
-        strategy: The strategy's name. The name is ignored for a single process, because a single process exchanges
-            nothing.
+        strategy: The strategy's name. Except for ``parameter_server``, the name does not matter for a single process,
+            because a single process exchanges nothing.
         processes: The number of processes that compute. With parameter servers, the number of workers.
         gradient_bytes: The size of all gradients, in bytes.
         step_s: The time of a step, in seconds. With parameter servers, the time of a worker's step.
@@ -57,7 +58,7 @@ class Observation:
 
     @property
     def is_alone(self) -> bool:
-        """Return whether the step is of a single process without parameter servers. Such a step consists only of
+        """Return whether a single process made the step, without parameter servers. Such a step consists only of
         computing.
         """
         return self.processes == 1 and self.strategy != _SERVERS
@@ -65,13 +66,13 @@ class Observation:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class StepCost:
-    """The cost of a step under one strategy, in addition to a process's computing: ``fixed_s + bytes ÷ bandwidth``.
+    """The time that a strategy adds to a process's computing in a step: ``fixed_s + bytes ÷ bandwidth``.
 
     Attributes:
-        fixed_s: The fixed costs of a step in seconds. The fixed costs do not depend on the model's size.
+        fixed_s: The part of the cost that does not depend on the model's size, in seconds.
         bandwidth: The bandwidth of a process's link, in bytes per second.
-        contention: The time of computing divided by the time of computing in a single process. The ratio is 1 if each
-            process has a machine of its own.
+        contention: The time of computing, divided by the time of the same computing in a single process. The ratio is 1
+            if each host has a machine of its own.
     """
 
     fixed_s: float
@@ -85,7 +86,7 @@ class StepCost:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasuredSize:
-    """The measurements with one number of processes.
+    """The measured costs for one number of processes.
 
     Attributes:
         processes: The number of processes.
@@ -101,12 +102,12 @@ class Calibration:
     """The measured constants of an instance type.
 
     Attributes:
-        instance_type: The instance type of the measurements.
-        points: The measurements for each number of processes, in ascending order of the numbers.
-        cores: The number of processors that all processes share if the hosts are on one machine. None if each host has
+        instance_type: The instance type on which the steps were measured.
+        points: The measured costs for each number of processes, in ascending order of the numbers.
+        cores: If the hosts are on one machine, the number of processors that all processes share. None if each host has
             a machine of its own.
-        error: The mean relative error for runs that were not used for the fit (0.1 means 10 % off). None if there are
-            no such runs.
+        error: The mean relative error of the predictions for runs that were not used for the fit. 0.1 means 10 %. None
+            if there are no such runs.
     """
 
     instance_type: str
@@ -120,11 +121,11 @@ class Calibration:
         return tuple(name for name in STRATEGIES if any(name in point.lines for point in self.points))
 
     def compute_s(self, strategy: str, alone_s: float, processes: int) -> float:
-        """Return the seconds that a process computes in a step when ``processes`` processes share the machine.
+        """Return for how many seconds a process computes in a step, if ``processes`` processes run.
 
         Args:
-            strategy: The strategy's name. The strategy matters because a waiting process may use processor time that
-                the other processes need.
+            strategy: The strategy's name. The strategy matters because waiting processes may use processor time that
+                computing processes need.
             alone_s: The seconds of the same computation in a single process.
             processes: The number of processes.
 
@@ -137,11 +138,12 @@ class Calibration:
         count, last = known[-1]
         if processes <= count:
             return alone_s * _between(known, processes)
-        # If some processors were idle, they may be enough for more processes.
+        # More processes than measured: if processors were idle during the measurement, they may suffice for these
+        # processes.
         return alone_s * max(last, last * processes / count if last > _CONTENDS else processes / self.cores)
 
     def _lines(self, strategy: str) -> list[tuple[int, StepCost]]:
-        """Return the measured numbers of processes, ascending, each with the cost of a step under a strategy."""
+        """Return the measured costs of a step under a strategy, each with its number of processes, in ascending order."""
         found = [(point.processes, point.lines[strategy]) for point in self.points if strategy in point.lines]
         if not found:
             raise ConfigurationError(unknown("calibrated strategy", strategy, self.strategies))
@@ -167,13 +169,14 @@ class Calibration:
         return fixed_s + seconds * _moved(strategy, gradient_bytes, processes)
 
     def _at(self, known: Sequence[tuple[int, float]], processes: int, *, grows: bool) -> float:
-        """Return the cost for a number of processes, from the costs for other numbers.
+        """Return the cost for a number of processes, by interpolation or extrapolation from the measured numbers.
 
         Args:
             known: The measured numbers of processes, ascending, and the cost for each number.
             processes: The number of processes.
-            grows: Whether the cost grows with the number of processes even if each process has a machine of its own.
-                For example, the number of a ring's messages grows, but the time of a byte does not.
+            grows: Whether the cost grows with the number of processes even if each host has a machine of its own. For
+                example, the fixed costs grow with the number of a ring's messages, but the time for a byte does not
+                grow.
         """
         (first, first_cost), (last, last_cost) = known[0], known[-1]
         if processes <= first:
@@ -183,7 +186,7 @@ class Calibration:
         if self.cores is None and not grows:
             return last_cost
         if len(known) == 1:
-            # Once all processors are busy, more processes share them.
+            # As soon as all processors are busy, additional processes must share them.
             return last_cost if self.cores is None else last_cost * max(1.0, processes / max(last, self.cores))
         before, cost = known[-2]
         return last_cost + max(0.0, last_cost - cost) * (processes - last) / (last - before)
@@ -205,12 +208,12 @@ class Calibration:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the calibration in a JSON-serialisable form."""
+        """Return the calibration as a JSON-serialisable dict."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Calibration:
-        """Read the result of :meth:`to_dict`.
+        """Create a calibration from a dict that :meth:`to_dict` returned.
 
         Raises:
             RecordError: ``values`` is from another version of fleetfit, or is no calibration.
@@ -229,7 +232,7 @@ class Calibration:
             ) from error
 
     def save(self, home: str | Path | None = None) -> Path:
-        """Save the calibration for :func:`load`. Return the path of the file."""
+        """Save the calibration below ``$FLEETFIT_HOME``, from where :func:`load` reads it. Return the path of the file."""
         file = jobs_folder(home).parent / _FILE
         known = _read(file)
         known[self.instance_type] = self.to_dict()
@@ -239,7 +242,9 @@ class Calibration:
 
 
 def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
-    """Return the value for a number of processes by linear interpolation between the nearest measured numbers."""
+    """Return the value for a number of processes, by linear interpolation between the values for the nearest measured
+    numbers.
+    """
     for (low, low_value), (high, high_value) in itertools.pairwise(known):
         if low <= processes <= high:
             return low_value + (high_value - low_value) * (processes - low) / (high - low)
@@ -247,7 +252,7 @@ def _between(known: Sequence[tuple[int, float]], processes: int) -> float:
 
 
 def load(instance_type: str, home: str | Path | None = None) -> Calibration | None:
-    """Return the calibration of an instance type. Return None if the type has no calibration.
+    """Return the saved calibration of an instance type. Return None if no calibration was saved.
 
     Raises:
         RecordError: the file cannot be read.
@@ -267,10 +272,10 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _moved(strategy: str, gradient_bytes: float, processes: int) -> float:
-    """Return the number of bytes that a process's link carries in a step.
+    """Return how many bytes a process's link carries in a step.
 
-    A ring sends 2(N−1)/N of the gradients, where N is the number of processes. With parameter servers, a worker reads
-    all weights and sends all gradients.
+    In a ring, a process sends 2(N−1)/N times the size of the gradients, where N is the number of processes. With
+    parameter servers, a worker reads all weights and sends all gradients.
     """
     return 2.0 * gradient_bytes * (1.0 if strategy == _SERVERS else (processes - 1) / processes)
 
@@ -279,8 +284,9 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     """Fit a calibration to measured steps.
 
     Args:
-        observations: The steps of models of at least two sizes. For each size, a step with one process is needed too.
-        instance_type: The instance type of the measurements.
+        observations: The steps of models of at least two sizes. For each size, there must also be a step of one
+            process.
+        instance_type: The instance type on which the steps were measured.
         cores: The number of processors that the hosts share. None if each host has a machine of its own.
 
     Raises:
@@ -326,12 +332,13 @@ def _alone(observations: Iterable[Observation]) -> dict[float, float]:
 
 
 def _contentions(here: Sequence[Observation], alone: Mapping[float, float], cores: int | None) -> dict[str, float]:
-    """Return the factor by which computing takes longer in several processes than in a single process, by strategy.
+    """Return, for each strategy, how many times longer computing takes in several processes than in a single process.
 
-    The factor is the ratio of the sums of computing times. Therefore large models have the largest weight. A step of a
-    small model is mostly not computing. For a strategy without known computing times, such as parameter servers, the
-    smallest factor of the other strategies is used. If no strategy has known times, each process is assumed to keep one
-    processor busy. The factor is limited so that computing alone never takes longer than a step.
+    The factor is the sum of the computing times in several processes, divided by the sum for a single process.
+    Therefore large models have the largest weight. This is intended, because the step of a small model consists mostly
+    of other costs. For a strategy without known computing times, such as parameter servers, the smallest factor of the
+    other strategies is used. If no strategy has known times, each process is assumed to keep one processor busy. The
+    factor is limited so that computing alone never takes longer than a step.
 
     Args:
         here: The measured steps with the same number of processes.
@@ -354,7 +361,7 @@ def _contentions(here: Sequence[Observation], alone: Mapping[float, float], core
 
 
 def own_s(run: Result) -> float | None:
-    """Return the seconds that a process computes in a step, as the median over the ranks.
+    """Return for how many seconds a process computes in a step. The value is the median over the ranks.
 
     For a run of one process, return the time of the whole step. Return None if the times are unknown.
     """
@@ -366,11 +373,12 @@ def own_s(run: Result) -> float | None:
 
 
 def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> StepCost:
-    """Return the line ``fixed_s + bytes ÷ bandwidth`` that is nearest to some points. No coefficient is negative.
+    """Return the line ``fixed_s + bytes ÷ bandwidth`` that best fits some points (least squares). No coefficient is
+    negative.
 
     Args:
         points: The points, each as a number of bytes and a number of seconds.
-        weights: The weights of the points' squared distances. None to weight the relative distances equally.
+        weights: The weights of the points' squared distances. None to give all relative distances the same weight.
     """
     if weights is None:
         weights = [1.0 / max(seconds, 1e-4) ** 2 for _, seconds in points]
@@ -393,7 +401,7 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Check:
-    """A comparison of a measured step with its prediction.
+    """The comparison of a measured step with its prediction.
 
     Attributes:
         name: A description of the measured configuration.
@@ -421,7 +429,7 @@ class Check:
 
 
 def check(calibration: Calibration, observations: Iterable[Observation]) -> list[Check]:
-    """Compare measured steps with a calibration.
+    """Compare measured steps with the predictions of a calibration.
 
     Args:
         calibration: The calibration.
@@ -444,7 +452,8 @@ def check(calibration: Calibration, observations: Iterable[Observation]) -> list
 def mean_error(checks: Sequence[Check]) -> float | None:
     """Return the mean relative error of the predictions. Return None if there are no predictions.
 
-    For example, 0.2 means that predictions are typically 1.2 times too long or 1.2 times too short.
+    The mean is geometric: for example, 0.2 means that predictions are typically too long or too short by a factor of
+    1.2.
     """
     if not checks:
         return None

@@ -1,20 +1,21 @@
 """Predict the time of a training step under each strategy with a cost model. Pure.
 
 Terms: There are H hosts with P processes each, and N = H · P processes in total. The processes train a model whose
-gradients have S bytes. Each process needs ``compute_s`` to compute its part of a step. The backward pass is a part of
-this time, and transfers can overlap with the backward pass. A link carries B bytes/s in each direction.
+gradients have S bytes. Each process needs ``compute_s`` seconds to compute its part of a step, including the backward
+pass. Transfers can overlap with the backward pass. A link carries B bytes/s in each direction.
 
-*Synchronous strategies* wait for the slowest process. σ is the standard deviation of a process's time, divided by the
-mean time. The slowest of N processes needs about 1 + σ·√(2 ln N) times the mean time. *Horovod* reduces ready gradients
-in cycles, in buffers that have at most the size of the fusion threshold. A ring moves 2(N−1)/N · S bytes through every
-link and needs 2(N−1) messages for each buffer. *CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``.
-With 0, the default, there is a single pack, which is complete only after the backward pass.
+In *synchronous strategies*, all processes wait for the slowest process in each step. σ is the standard deviation of a
+process's step time, divided by the mean step time. The slowest of N processes needs about 1 + σ·√(2 ln N) times the
+mean time. In each cycle, *Horovod* reduces the gradients that are ready, in buffers of at most the fusion threshold's
+size. A ring moves 2(N−1)/N · S bytes through every link and needs 2(N−1) messages for each buffer.
+*CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``. With ``bytes_per_pack=0``, the default, there is
+a single pack, which is complete only after the backward pass.
 
 With *parameter servers*, there is one server on each host, and no worker waits for other workers. A worker reads all
-variables before its step, and the workers of a host share the host's link. Sending overlaps with the backward pass.
-Variables are not divided among the servers. Therefore the server with the largest variable sends and receives at least
-that variable for every worker of the other hosts. With many hosts, the link of that server limits the speed. The chief
-schedules the workers' steps one after another.
+variables before its step, and the workers of a host share the host's link. Sending overlaps with the backward pass. A
+variable is never divided among servers. Therefore the server with the largest variable sends and receives at least this
+variable for every worker on other hosts. With many hosts, the link of this server limits the speed. The chief schedules
+the workers' steps one after another.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Workload:
     """The size of a model, and the work of one process in a step.
 
     Attributes:
-        compute_s: The seconds that one process needs to compute its part of a step if no other process runs.
+        compute_s: The seconds that a process needs to compute its part of a step if it runs alone.
         gradient_bytes: The size of all gradients of a step, in bytes.
         largest_bytes: The size of the largest gradient, in bytes.
         tensors: The number of gradients.
@@ -78,7 +79,7 @@ class Constants:
         server_share: The fraction of a link's bandwidth that parameter servers reach with gRPC.
         latency_s: The latency of a message between hosts, in seconds.
         local_latency_s: The latency of a message within a host, in seconds.
-        cycle_s: The seconds until Horovod's processes have agreed on the gradients that are reduced next.
+        cycle_s: The seconds that Horovod's processes need to agree on which gradients are reduced next.
         step_s: The fixed costs of a step of a synchronous strategy, in seconds.
         server_step_s: The fixed costs of a worker's step with parameter servers, in seconds.
         dispatch_s: The seconds that the chief needs to schedule one worker's step.
@@ -101,22 +102,22 @@ class Constants:
     backward_share: float = 2.0 / 3.0
 
 
-#: Processors of cloud instances vary more from step to step than GPUs do.
+#: The constants by device. From step to step, the time on the processors of cloud instances varies more than on GPUs.
 GPU = Constants()
 CPU = Constants(jitter=0.1, latency_s=25e-6)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prediction:
-    """A predicted step and the times of its parts.
+    """The predicted time of a step, and the times of which it consists.
 
     Attributes:
         strategy: The strategy's name.
         step_s: The seconds of a step of all processes. With parameter servers, the seconds of a worker's step.
-        compute_s: The seconds of the step in which a process computes.
-        waiting_s: The seconds of the step in which a process waits for the slowest process.
+        compute_s: The seconds of a step in which a process computes.
+        waiting_s: The seconds of a step in which a process waits for the slowest process.
         exchange_s: The seconds of the transfers that do not overlap with computing.
-        limit: The cause that limits the speed: ``computing``, ``links``, ``a server's link``, ``the chief`` …
+        limit: What limits the speed: ``computing``, ``links``, ``a server's link``, ``the chief`` …
         samples_per_second: The records per second of all processes together.
         efficiency: The speed per process, divided by the speed of a single process.
     """
@@ -184,7 +185,8 @@ def predict(
 def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: float) -> float:
     """Return the seconds of a ring all-reduce's transfers, on the slowest link of the ring.
 
-    The formula is 2(N−1)/N · S ÷ B, where N is the number of processes, S is ``total``, and B is the bandwidth.
+    The formula is 2(N−1)/N · S ÷ B, where N is the number of processes, S is ``total``, and B is the bandwidth of the
+    slowest link.
 
     Args:
         total: The bytes of all gradients.
@@ -214,8 +216,8 @@ def _exposed(
 ) -> float:
     """Return the seconds from the end of the backward pass until all gradients are reduced.
 
-    Gradients become ready at even intervals during the backward pass. Ready gradients are sent next, up to the size of
-    a buffer. The following gradients are computed meanwhile.
+    The model assumes that gradients become ready at even intervals during the backward pass. All gradients that are
+    ready are sent together, up to the size of a buffer. Meanwhile, the next gradients are computed.
 
     Args:
         total: The bytes of all gradients.
@@ -224,7 +226,8 @@ def _exposed(
         buffer_bytes: The largest number of bytes that are sent at once. 0 to send one gradient at a time.
         fixed_s: The seconds of each transfer that do not depend on its size.
         per_byte_s: The seconds for each byte of gradients.
-        whole: Whether only full buffers are sent, because packs are defined before the training.
+        whole: Whether only full buffers are sent, as with the packs of CollectiveAllReduce, whose contents are fixed
+            before the training.
     """
     smallest = total / max(1, tensors)
     limit = max(buffer_bytes, smallest)
@@ -243,12 +246,13 @@ def _exposed(
 def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Prediction:
     """Predict the time of a worker's step with one parameter server on each host.
 
-    The largest variable is not divided.
+    A variable is never divided among servers.
     """
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0
-    # The size of the fullest server, and the number of workers whose traffic its host's link carries.
+    # The size of the server with the most data, and the number of workers whose traffic goes through the link of its
+    # host.
     fullest = max(workload.largest_bytes, workload.gradient_bytes / hosts)
     away = workers - per_host if hosts > 1 else workers
     read_s = per_host * workload.gradient_bytes * elsewhere / rate

@@ -1,4 +1,4 @@
-"""List models whose sizes are published. The numbers of parameters follow from the architectures in the papers."""
+"""List well-known models by size. The numbers of parameters are computed from the architectures in the models' papers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FLOAT = 4
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class KnownModel:
-    """A model with published numbers.
+    """A model whose size is known.
 
     Attributes:
         name: The model's name.
@@ -26,7 +26,7 @@ class KnownModel:
     tensors: int
 
     def workload(self, *, compute_s: float, batch_size: int = 64) -> Workload:
-        """Return the workload of a step of the model.
+        """Return the model's workload, from which the cost model predicts the time of a step.
 
         Args:
             compute_s: The time that one process computes in a step, in seconds.

@@ -1,4 +1,6 @@
-"""Recommend the best strategy and hosts, with reasons (``recommend()``). Pure, except for reading a calibration."""
+"""Implement ``recommend()``, which recommends a strategy and hosts, with reasons. Pure, except for reading a
+calibration.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
 STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
-#: The relative difference below which speeds are treated as equal. Among equal speeds, one host is preferred to several
-#: hosts, and then the order of :data:`STRATEGIES` decides.
+#: The relative difference below which speeds are treated as equal. Among equal speeds, fewer hosts are preferred, then
+#: the lower price, then the order of the strategies.
 _ALIKE = 0.01
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A strategy on a number of hosts, with the predicted step.
+    """A possible choice: a strategy on a number of hosts, with the predicted time of a step.
 
     Attributes:
         strategy: The strategy's name. ``none`` for a single process.
@@ -55,9 +57,7 @@ class Candidate:
 
 
 class Recommended(abc.ABC):
-    """The base class of recommendations. A recommendation shows the choice, the reasons, and a table of the
-    alternatives.
-    """
+    """The base class of recommendations, which are displayed as the choice, its reasons, and a table of all options."""
 
     reasons: tuple[str, ...]
 
@@ -87,7 +87,7 @@ class Recommendation(Recommended):
     """The recommended configuration, and the other configurations that were considered.
 
     Attributes:
-        options: All configurations, starting with the best.
+        options: All considered configurations, the best first.
         reasons: The reasons why the first configuration is the best, as sentences.
     """
 
@@ -163,26 +163,26 @@ def recommend(
     constants: Constants | None = None,
     calibration: calibrations.Calibration | None = None,
 ) -> Recommendation:
-    """Recommend a strategy by predicting the time of a step under each strategy.
+    """Recommend a strategy, based on the predicted time of a step under each strategy.
 
     Args:
         model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
             published model (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: The number of hosts. If one host of a larger instance type has as many devices as all hosts together,
-            this host is considered too.
+        hosts: The number of hosts. If there is a larger instance type of which one host has as many devices as all
+            hosts together, this one host is considered too.
         processes_per_host: The number of processes (devices) on each host. The default is the number of GPUs of the
             instance type, or 1.
         instance_type: SageMaker's instance type. The type determines devices, network and prices.
         bandwidth_gbps: The bandwidth of a host's link in Gbit/s. The default is the bandwidth of the instance type.
         device: ``"cpu"`` or ``"gpu"``. The default is the device of the instance type, or ``"cpu"``.
-        compute_s: The seconds that one process needs to compute its part of a step if no other process runs. The
-            default is the time in the result.
-        batch_size: The number of records in one process's part of a step. The default is the number in the result, or
-            1.
+        compute_s: The seconds that a process needs to compute its part of a step if it runs alone. If ``model`` is a
+            result, the default is the result's time.
+        batch_size: The number of records in one process's part of a step. If ``model`` is a result, the default is the
+            result's number. Otherwise, the default is 1.
         strategies: The strategies to choose from.
-        constants: The constants of machines and libraries. The default is assumed from the device.
-        calibration: The measurements of ``fleetfit calibrate``. The default is the saved calibration of the instance
-            type.
+        constants: The constants of machines and libraries in the cost model. The default depends on the device.
+        calibration: The result of ``fleetfit calibrate``. The default is the saved calibration of the instance type, if
+            there is one.
 
     Raises:
         ConfigurationError: an argument is missing, unknown or out of range. The message names the argument.
@@ -235,15 +235,15 @@ def recommend(
 
 
 def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
-    """Return the smallest instance type of which one host can replace several hosts of a given type. Pure.
+    """Return the smallest instance type of which a single host can replace several hosts of ``instance_type``. Pure.
 
     Args:
         instance_type: The type of the hosts to replace.
-        processes: The total number of the hosts' devices, or the number of hosts if the hosts have no devices.
+        processes: The number of GPUs of all hosts together. For hosts without GPUs, the number of hosts.
         device: ``cpu`` or ``gpu``.
 
     Returns:
-        A list with the type. The list is empty if there is no such type.
+        A list that contains only this type. The list is empty if there is no such type.
     """
     mine = instances.describe(instance_type) if instance_type is not None else None
     if mine is None:
@@ -261,7 +261,7 @@ def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list
 
 
 def workload_of(model: Any, compute_s: float | None = None, batch_size: int | None = None) -> Workload:
-    """Return the workload of a model. The model may have any of the forms that :func:`recommend` accepts.
+    """Return the workload of a model. ``model`` may be anything that :func:`recommend` accepts.
 
     Raises:
         ConfigurationError: a value is missing, unknown or out of range.
@@ -365,8 +365,8 @@ def _calibrated(
 def _ranked(options: Sequence[Candidate]) -> list[Candidate]:
     """Sort the options by speed, the fastest first.
 
-    Options whose speeds are almost equal to the best speed are sorted by the number of hosts, then by price. The order
-    of equal options is kept.
+    However, the options whose speeds are almost equal to the best speed are sorted by the number of hosts, then by
+    price. Options that are equal in this respect keep their order.
     """
     best = max(option.prediction.samples_per_second for option in options)
     alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]

@@ -1,7 +1,8 @@
-"""Represent a comparison of runs as a value: groups of results, their differences, and a table. Pure.
+"""Represent a comparison of jobs' results as a value: the results in groups, the groups' differences, and a table.
+Pure.
 
-Failed runs are included with the cause of their failure. The number that is shown for a group is the median of the
-group's completed runs. The lowest and the highest value are shown too.
+A run is a job, and a group has the runs of one configuration. The table shows the median of a group's completed runs,
+with the lowest and the highest value. Failed runs are listed with the cause of their failure.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from estimators.results.plots import Plot
 
-#: Marks of a group, and their meanings.
+#: The marks of a group's row in the table, and the marks' meanings.
 OTHER_DATA = "†"
 OTHER_BATCH = "‡"
 MARKS = {
@@ -61,7 +62,7 @@ class Spread:
         equal.
 
         Args:
-            unit: The unit of the numbers, as for ``quantity_text``.
+            unit: The unit of the numbers, one of the units of :func:`~estimators.results.summary.quantity_text`.
         """
         median, low, high = (quantity_text(value, unit) for value in (self.median, self.low, self.high))
         return median if self.count == 1 or low == high else f"{median} ({low} – {high})"
@@ -91,7 +92,7 @@ class Group:
 
     @property
     def first(self) -> Result:
-        """Return a representative run. If the group has a completed run, return a completed run."""
+        """Return a run that represents the group: the first completed run, or the first run if no run has completed."""
         return (self.completed or self.results)[0]
 
     @property
@@ -119,7 +120,7 @@ class Column(NamedTuple):
     Attributes:
         title: The heading of the column.
         name: The name of the number in a run's summary.
-        unit: The number's unit, as for ``quantity_text``.
+        unit: The number's unit, one of the units of :func:`~estimators.results.summary.quantity_text`.
     """
 
     title: str
@@ -127,7 +128,7 @@ class Column(NamedTuple):
     unit: str = ""
 
 
-#: The columns besides the metrics. The columns of the metrics stand after the first of these columns.
+#: The columns of the table. The columns of the metrics are inserted after the first of these columns.
 _COLUMNS = (
     Column("samples/s", "samples_per_second"),
     Column("total", "seconds", "s"),
@@ -159,7 +160,7 @@ class Comparison:
 
     Attributes:
         groups: The runs, grouped by configuration.
-        warnings: The reasons why some rows cannot be compared, as sentences.
+        warnings: Sentences that say which rows cannot be compared, and why.
     """
 
     def __init__(self, groups: Sequence[Group], *, prices: Mapping[str, float] | None = None) -> None:
@@ -193,10 +194,11 @@ class Comparison:
         return found.total if found is not None else None
 
     def baseline(self, group: Group) -> Group | None:
-        """Return the group of one process with which a group's scaling is compared. Return None if there is no such
+        """Return the single-process group with which a group's scaling is compared. Return None if there is no such
         group.
 
-        Both groups have the same instance type and the same model. A group with the same strategy is preferred.
+        The returned group has the same instance type and the same model. If several groups do, a group with the same
+        strategy is preferred.
         """
         mine = group.first
         singles = [
@@ -271,8 +273,8 @@ class Comparison:
         return head, rows
 
     def notes(self) -> list[str]:
-        """Return the notes of the table: the meaning of its marks, the ranks that slow other ranks, and the causes of
-        failures.
+        """Return the notes below the table: the meaning of its marks, the ranks that slow other ranks down, and the
+        causes of failures.
         """
         used = "".join(self._marks.values())
         lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
@@ -316,7 +318,7 @@ class Comparison:
     def metrics(self) -> pandas.DataFrame:
         """Return a data frame with every value of every metric of every run.
 
-        The columns are the columns of ``Result.metrics()``, and ``group`` and ``job``.
+        The columns are those of :meth:`Result.metrics`, followed by ``group`` and ``job``.
         """
         import pandas
 
@@ -329,7 +331,7 @@ class Comparison:
         return pandas.concat(frames, ignore_index=True) if frames else pandas.DataFrame()
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable form."""
+        """Return the comparison as a JSON-serialisable dict."""
         return {
             "groups": [
                 {"name": group.name, "results": [result.to_dict() for result in group.results]}
@@ -360,7 +362,7 @@ class Comparison:
             warnings=self.warnings,
         )
 
-    # --- pictures ---
+    # --- plots and report ---
 
     def plot(self, kind: str = "throughput", **options: Any) -> Plot:
         """Draw a plot.
@@ -382,7 +384,7 @@ class Comparison:
         return drawn
 
     def report(self, path: str | Path) -> Path:
-        """Write one HTML file with the table and all plots. The file can be opened without a network.
+        """Write one HTML file with the table and all plots. The file needs no network.
 
         Args:
             path: The path of the file.
@@ -405,7 +407,7 @@ def cause(result: Result) -> str:
     lines = [line.strip() for line in (result.failure_reason or "").splitlines() if line.strip()]
     if not lines:
         return "failed: the record does not say why"
-    # The script's own last line, in case the first line only reports the end of a process.
+    # Add the last line, which comes from the script, because the first line may only report the end of a process.
     last = f" ({lines[-1][:150]})" if len(lines) > 1 and lines[-1] not in lines[0] else ""
     return f"failed: {lines[0][:300]}{last}"
 

@@ -21,7 +21,7 @@ _PLOTS = {
 
 
 def report_html(comparison: Comparison, *, title: str | None = None) -> str:
-    """Return the page as HTML.
+    """Return a comparison as a whole HTML page.
 
     Args:
         comparison: The runs. A single run is enough.

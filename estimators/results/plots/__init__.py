@@ -1,8 +1,8 @@
-"""Draw plots of comparisons with matplotlib, which is imported when the first plot is drawn.
+"""Draw plots of compared runs with matplotlib, which is imported when the first plot is drawn.
 
-The plots are readable at the width of a notebook (7 inches). The plots are suitable for colour-blind readers. The
-palette is Okabe and Ito's, and lines also differ in dashes and markers. The plots are suitable for light and dark
-backgrounds. The background is transparent, and text and axes are grey.
+The plots are readable at the width of a notebook (7 inches). Colour-blind readers can read the plots, because the
+palette is Okabe and Ito's, and lines also differ in dashes and markers. On light and dark pages, the plots are
+readable, because the background is transparent, and text and axes are grey.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Plot:
     Args:
         figure: The matplotlib figure. Users may change the figure.
         title: The title of the plot.
-        empty: Whether the plot contains only a text that explains why it is empty.
+        empty: Whether the plot shows no data, but only a text that says why.
     """
 
     def __init__(self, figure: Figure, title: str, *, empty: bool = False) -> None:
@@ -67,5 +67,5 @@ class Plot:
         return buffer.getvalue()
 
 
-#: The plots of a comparison. A module with the plot's name draws each plot.
+#: The names of the plots of a comparison. Each plot is drawn by the module that has its name.
 KINDS = ("curves", "throughput", "phases", "scaling", "steps")

@@ -1,4 +1,4 @@
-"""Draw the predicted parts of a step for each option."""
+"""Draw the predicted time of a step for each option of a recommendation, divided into computing, waiting and exchange."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from estimators.results.result import Point, Result
 
 #: The possible x axes: the attribute of a point, and the title of the axis.
 AGAINST = {"time": "time since the job's start (s)", "samples": "samples trained on"}
-#: The marker for each change of an elastic job, and the height of the marker in the plot, from 0 to 1.
+#: For each kind of change of an elastic job, the marker and the height of the marker in the plot, from 0 to 1.
 MARKS = {
     "joined": ("^", 0.97),
     "left": ("v", 0.89),
@@ -30,7 +30,7 @@ _MOST = 4
 def draw(
     comparison: Comparison, *, metrics: Sequence[str] | None = None, against: Sequence[str] | str | None = None
 ) -> Plot:
-    """Draw metrics against time and samples. There is a row of axes for each metric.
+    """Draw metrics against time and samples. Each metric has a row of axes.
 
     Args:
         comparison: The runs.
@@ -108,7 +108,7 @@ def _mark(axes: Any, comparison: Comparison) -> None:
 
 
 def _align(axes: Sequence[Any]) -> None:
-    """Set the same range for the x axes in a column of the figure. The range begins at the job's start."""
+    """Set the same range for all x axes in a column of the figure. The range begins at the start of the jobs."""
     if not axes:
         return
     begin = min([0.0, *(place for one in axes for line in one.get_lines() for place in line.get_xdata())])
@@ -128,9 +128,10 @@ def usual_metrics(comparison: Comparison) -> list[str]:
 
 
 def curve(result: Result, metric: str, against: str) -> tuple[list[float], list[float]]:
-    """Return the curve of a metric in one run. Pure.
+    """Return the x and y values of a metric's curve for one run. Pure.
 
-    The curve contains all attempts. Only the values of the lowest rank that reported the metric are used.
+    The curve contains the values of all attempts. If several ranks reported the metric, only the values of the lowest
+    rank are used.
     """
     points = [point for point in result.series if point.name == metric and math.isfinite(point.value)]
     if not points:

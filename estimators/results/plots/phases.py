@@ -1,4 +1,4 @@
-"""Draw the time of each phase."""
+"""Draw how long each phase of the runs took."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ _HATCHES = {"import": "//", "first_step": "..", "teardown": "\\\\"}
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a bar of median phase times for each configuration.
+    """Draw a bar for each configuration. The bar consists of the median times of the phases.
 
-    If no run of a configuration has completed, its bar ends with the last known phase.
+    If no run of a configuration has completed, the configuration's bar ends with the last known phase.
     """
     groups = comparison.groups
     made, [axes] = style.figure(height=1.4 + 0.42 * max(2, len(groups)))

@@ -8,8 +8,8 @@ from estimators.results.summary import count_text
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a curve for each strategy, and linear scaling for comparison. Models and instance types have separate
-    curves.
+    """Draw a curve for each strategy, and a line for linear scaling. Each model and each instance type has curves of
+    its own.
     """
     made, axes = style.figure(1, 2, height=3.3)
     series: dict[str, dict[int, Spread]] = {}

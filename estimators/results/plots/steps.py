@@ -18,7 +18,7 @@ _WIDE = 10.0
 
 def draw(comparison: Comparison) -> Plot:
     """Draw a cumulative distribution of step times for each configuration."""
-    made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend takes part of the height
+    made, [axes] = style.figure(height=3.2 + 0.06 * len(comparison.groups))  # the legend needs a part of the height
     drawn: list[float] = []
     looks = style.looks([group.strategy for group in comparison.groups])
     for place, group in enumerate(comparison.groups):
@@ -46,7 +46,9 @@ def draw(comparison: Comparison) -> Plot:
 
 
 def _scale(axes: Axes, times: Sequence[float]) -> None:
-    """Set the scale of the time axis so that narrow and wide ranges have readable numbers."""
+    """Set a logarithmic or linear time axis, so that the numbers on the axis are readable for wide and for narrow
+    ranges.
+    """
     from matplotlib.ticker import LogLocator, NullLocator
 
     if max(times) > _WIDE * min(times) > 0:

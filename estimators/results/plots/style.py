@@ -1,4 +1,4 @@
-"""Define the common style of all plots."""
+"""Define the style that all plots have in common."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 #: Okabe and Ito's palette, without black, white, and the yellow that is hardly visible on white.
 PALETTE = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00")
-#: The colour of each strategy, which is the same in every plot. Other items are grey.
+#: The colour of each strategy, which is the same in every plot. Items with a different strategy or none are grey.
 STRATEGIES = dict(
     zip(
         (
@@ -51,7 +51,7 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Fig
 
 
 def dress(axes: Axes) -> None:
-    """Apply the common style to axes."""
+    """Apply the style of all plots to axes."""
     axes.tick_params(colors=INK, labelsize=8)
     for side, spine in axes.spines.items():
         spine.set_color(INK)
@@ -119,7 +119,7 @@ def name_rows(axes: Axes, names: Sequence[str], x: str) -> None:
 
 
 def say(axes: Axes, text: str) -> None:
-    """Show a text in axes without data. The text explains why the axes are empty."""
+    """Show a text that explains why axes have no data."""
     axes.text(0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", color=INK, fontsize=9, wrap=True)
     axes.set_xticks([])
     axes.set_yticks([])
@@ -132,11 +132,11 @@ def colour(place: int) -> str:
 
 
 class Look(NamedTuple):
-    """The style of one of several items in a plot.
+    """The colour, dashes and markers of one of several items in a plot.
 
     Attributes:
         colour: The item's colour.
-        number: The item's number among the items of the same colour. The number determines dashes and markers.
+        number: The item's index among the items of the same colour. The index determines the dashes and markers.
     """
 
     colour: str

@@ -1,4 +1,4 @@
-"""Draw the samples per second, with their spread."""
+"""Draw the speed of each configuration in samples per second, with the spread over its runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from estimators.results.plots import INK, Plot, style
 
 
 def draw(comparison: Comparison) -> Plot:
-    """Draw a bar for each configuration. The bar shows the median of the runs, and its ends show lowest and highest
-    value.
+    """Draw a bar for each configuration. The bar shows the median of the runs, and an error bar shows the lowest and
+    the highest value.
     """
     groups = comparison.groups
     made, [axes] = style.figure(height=0.9 + 0.42 * max(2, len(groups)))

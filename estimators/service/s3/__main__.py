@@ -1,4 +1,7 @@
-"""The S3 server as a process: ``python -m estimators.service.s3``. Its keys are read from the environment."""
+"""Run the S3 server as a process: ``python -m estimators.service.s3``.
+
+The server's keys are read from environment variables.
+"""
 
 from __future__ import annotations
 

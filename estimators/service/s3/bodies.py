@@ -1,4 +1,4 @@
-"""Read the content of a request as a stream, including content in AWS's chunks."""
+"""Read the content of a request as a stream. The content may be encoded in AWS's chunks (``aws-chunked``)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any, BinaryIO
 
 from estimators.service.errors import ServiceError
 
-#: The longest line between two chunks, in bytes.
+#: The maximum length of a line between two chunks, in bytes.
 _LINE_LIMIT = 8192
-#: The most lines after the last chunk.
+#: The maximum number of lines after the last chunk.
 _TRAILERS = 32
 _SIZE = re.compile(rb"\s*([0-9A-Fa-f]{1,15})\s*(;|\r?\n)")
 

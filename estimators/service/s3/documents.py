@@ -1,4 +1,4 @@
-"""Read and write the XML of requests and answers."""
+"""Read and write the XML of requests and responses."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
 def write(root: Node, namespace: bool = True) -> bytes:
     """Return a document as XML. Characters that XML forbids are replaced.
 
-    The caller has already encoded such characters if the client requests URL encoding.
+    If the client requests URL encoding, the caller has already encoded these characters.
     """
     element = _element(root)
     if namespace:
@@ -33,7 +33,7 @@ def write(root: Node, namespace: bool = True) -> bytes:
 
 
 def read(data: bytes) -> ET.Element:
-    """Return the root of a document. The names of tags are without namespace.
+    """Return the root of a document. Namespaces are removed from the names of tags.
 
     Raises:
         ServiceError: the data is not an XML document.
@@ -66,7 +66,7 @@ def seconds(nanoseconds: int) -> float:
 
 
 def time(nanoseconds: int) -> str:
-    """Return a time in the form that S3's documents use.
+    """Return a time in the format of S3's documents.
 
     Args:
         nanoseconds: The time in nanoseconds since 1970.
@@ -76,7 +76,7 @@ def time(nanoseconds: int) -> str:
 
 
 def coded(text: str, coding: str) -> str:
-    """Return a key as it is written in a list: URL-encoded if ``coding`` is ``url``, otherwise unchanged."""
+    """Return a key for a list of objects: URL-encoded if ``coding`` is ``url``, otherwise unchanged."""
     return urllib.parse.quote(text, safe="/-_.~*") if coding == "url" else text
 
 

@@ -37,9 +37,9 @@ OWN = ".fleetfit-s3"
 _NAME_LIMIT = 255
 #: A character that sorts after all continuations of a prefix.
 _LAST = "\U0010ffff"
-#: How often a folder is created again that a concurrent deletion removes because it is empty.
+#: Maximum number of attempts to write into a new folder. A concurrent deletion may remove the folder while it is empty.
 _TRIES = 100
-#: Incomplete objects that are older than this, in seconds, are from a server that was killed.
+#: Incomplete objects that are older than this number of seconds remain from a server that was killed.
 _ABANDONED = 60.0
 _STAGED = re.compile(r"new-[0-9a-f]{32}")
 
@@ -110,7 +110,9 @@ class Bucket:
             os.close(descriptor)
 
     def stage(self) -> tuple[Path, BinaryIO]:
-        """Create a new file for :meth:`place` or :meth:`discard`. The file is locked while it is being written.
+        """Create a new file, which the caller later passes to :meth:`place` or :meth:`discard`.
+
+        The file is locked while it is open.
 
         Returns:
             The path of the file, and the open file.
@@ -126,7 +128,7 @@ class Bucket:
         return path, self.within(self.own, begin)
 
     def within(self, folder: Path, write: Callable[[], _T]) -> _T:
-        """Create a folder and write into it. If a concurrent deletion removes the empty folder, repeat this.
+        """Create a folder and write into it. If a concurrent deletion removes the empty folder, try again.
 
         Raises:
             ServiceError: a link leads out of the bucket, or the folder was removed too often.
@@ -154,7 +156,7 @@ class Bucket:
         )
 
     def place(self, staged: Path, key: str) -> None:
-        """Make a staged file the object of a key, atomically. Call this while the bucket is :meth:`locked`.
+        """Make a staged file the object with a key, atomically. Call this method while the bucket is :meth:`locked`.
 
         Raises:
             ServiceError: a link leads out of the bucket.
@@ -173,8 +175,9 @@ class Bucket:
         self.tidy()
 
     def delete(self, key: str) -> None:
-        """Remove an object if it exists, and all parent folders that are then empty. Call this while the bucket is
-        :meth:`locked`.
+        """Remove an object if it exists, and all parent folders that are then empty.
+
+        Call this method while the bucket is :meth:`locked`.
         """
         path = self._file(key)
         if path is not None and _is_file(path) and self._is_inside(path.parent):
@@ -249,7 +252,10 @@ class Bucket:
         return os.path.realpath(folder) == os.fspath(folder)
 
     def _place_file(self, staged: Path, path: Path) -> bool:
-        """Move a staged file to its path. Return False if another file or the file system makes this impossible."""
+        """Move a staged file to a path, and return whether this was possible.
+
+        Return False if a different file or folder is in the way, or the file system does not support the path.
+        """
         try:
             self.within(path.parent, lambda: _move(staged, path))
         except (FileExistsError, NotADirectoryError, IsADirectoryError):

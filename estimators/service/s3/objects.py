@@ -1,10 +1,10 @@
-"""The content and metadata of objects: ETag, content type and the user's metadata.
+"""Read and write the content and metadata of objects. The metadata are ETag, content type and the user's metadata.
 
-The metadata is stored in an extended attribute of the file. The metadata is valid as long as the file's size and time
-are unchanged. A file that was changed, or that was not written by the server, is a different object. The MD5 of such a
-file is computed on request if the file is small. If the file is large, its ETag is computed from size and time. Like
-the ETag of a multipart upload, such an ETag is not an MD5. On file systems without extended attributes, the metadata is
-kept in memory.
+The metadata is stored in an extended attribute of the file, and is valid as long as the file's size and time are
+unchanged. A file that was changed, or that was not written by the server, therefore has no stored metadata. If such a
+file is small, its MD5 is computed when its ETag is needed. If the file is large, its ETag is computed from size and
+time. Like the ETag of a multipart upload, this ETag is not an MD5. On file systems without extended attributes, the
+metadata is kept in memory.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from estimators.service.s3.keys import Bucket
 CHUNK = 1 << 20
 
 _ATTRIBUTE = "user.fleetfit.s3"
-#: For how many objects the metadata is kept in memory if files cannot store it.
+#: Number of objects whose metadata is kept in memory if files cannot store metadata.
 _REMEMBERED = 100_000
 #: Headers of a request that belong to the object, and are returned with it.
 _OWN_HEADERS = (
@@ -43,16 +43,17 @@ _OWN_HEADERS = (
     "expires",
 )
 _MINE = "x-amz-meta-"
-#: The size, in bytes, above which a file that the server did not write gets an ETag that is not an MD5: computing
-#: MD5s would make lists too slow.
+#: The maximum size in bytes of a file for which an MD5 is computed, if the server has not written the file. Computing
+#: MD5s of larger files would make lists of objects too slow.
 _COMPUTED = 1 << 20
-#: A file may change again within a tick of the file system's clock, in nanoseconds: its MD5 is stored only later.
+#: The duration of a tick of the file system's clock, in nanoseconds. If a file changes twice within a tick, both
+#: changes have the same time. Therefore an MD5 is stored only if the file's last change is older than a tick.
 _TICK_NS = 100_000_000
-#: The most bytes of metadata that a file can store on ext4.
+#: The maximum size of the metadata that a file can store on ext4, in bytes.
 _NOTE_LIMIT = 3500
 #: Errors that mean that a file cannot store metadata.
 _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
-#: The most bytes of user metadata that S3 accepts.
+#: The maximum size of the user metadata that S3 accepts, in bytes.
 _METADATA_LIMIT = 2048
 
 
@@ -64,7 +65,8 @@ class Described:
         size: The size in bytes.
         modified: The time of the last write, in nanoseconds since 1970.
         etag: The ETag, without quotes.
-        headers: The headers that belong to the object, such as content type and user metadata, by lower-case names.
+        headers: The headers that belong to the object, such as content type and user metadata. The names are in lower
+            case.
     """
 
     size: int
@@ -91,8 +93,8 @@ class _EtagCache:
 
 _memory = _EtagCache()
 
-#: A function that takes the content, one that returns the checksum, the expected checksum, and the name of its
-#: header.
+#: The check of a checksum: a function that receives the content, a function that returns the checksum, the expected
+#: checksum or None, and the name of the header with the expected checksum.
 _Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
 
 
@@ -159,7 +161,7 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
         body: The content.
         file: The file to write to.
         headers: The request's headers, which may contain checksums.
-        digest: The signed SHA-256 of the content. A text that is not a SHA-256 is ignored.
+        digest: The signed SHA-256 of the content. If the text is not a SHA-256, it is ignored.
 
     Returns:
         The MD5 of the content, in hexadecimal form.
@@ -195,8 +197,9 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
 def staged(
     bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
 ) -> Iterator[tuple[Path, Described]]:
-    """Write a file that becomes an object or a part. At the end of the ``with`` block, the file is removed if it was
-    not moved.
+    """Write a file that becomes an object or a part of a multipart upload.
+
+    At the end of the ``with`` block, the file is removed unless the block has moved the file.
 
     Args:
         bucket: The object's bucket.
@@ -314,7 +317,7 @@ def _note(
 
     Args:
         number: The descriptor of the file.
-        state: The state of the file.
+        state: The result of :func:`os.fstat` for the file.
         etag: The ETag of the file.
         headers: The headers that belong to the object.
         ours: Whether to raise an error if the disk cannot store the metadata. If False, the metadata is stored in

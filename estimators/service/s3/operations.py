@@ -1,4 +1,4 @@
-"""Select the S3 operation for a request, and execute the operation."""
+"""Find the S3 operation that a request calls, and execute the operation."""
 
 from __future__ import annotations
 
@@ -26,13 +26,14 @@ _HARMLESS = {
     *("start-after", "fetch-owner", "key-marker", "upload-id-marker", "max-uploads", "part-number-marker", "max-parts"),
     *("AWSAccessKeyId", "Signature", "Expires", "content-type", "content-md5", "partNumber", "max-buckets"),
 }
-#: Parameters that set headers of the answer.
+#: Parameters that set headers of the response.
 _OVERRIDES = {
     f"response-{name}": name
     for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
                  "content-encoding")
 }  # fmt: skip
-#: Prefixes of headers that this server does not support: ignoring them would have another effect than requested.
+#: Prefixes of headers that this server does not support. Requests with such headers are refused. If the server ignored
+#: the headers, the effect would differ from the requested effect.
 _REFUSED = (
     "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-object-lock-",
     "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
@@ -41,7 +42,7 @@ _REFUSED = (
 _OWNER: documents.Node = ("Owner", [("ID", "fleetfit"), ("DisplayName", "fleetfit")])
 _NAME = re.compile(r"[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]")
 _MOST = 1000
-#: How many completed uploads are remembered.
+#: Number of completed uploads that are remembered.
 _REMEMBERED = 10_000
 
 
@@ -55,7 +56,7 @@ class Operations:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = threading.Lock()
-        #: Completed uploads: clients whose answer was lost repeat the request.
+        #: Completed uploads (bucket, key, id) -> ETag. A client that has lost the response repeats its request.
         self._completed: collections.OrderedDict[tuple[str, str, str], str] = collections.OrderedDict()
         self._operations: dict[tuple[str, str, str], Callable[[Request], Reply]] = {
             ("GET", "service", ""): self._list_buckets,
@@ -344,7 +345,7 @@ class Operations:
         return requests.document(("Tagging", [("TagSet", [])]))
 
     def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
-        """Write the object of a request, if the request's conditions hold when the object is placed."""
+        """Write the content of an object. Place the object only if the request's conditions hold at that time."""
         bucket = self._bucket(request.bucket)
         conditional = any(name in request.headers for name in ("if-match", "if-none-match"))
         with objects.staged(bucket, request.key, write) as (staged, described):
@@ -512,7 +513,7 @@ def _copied(stored: Described) -> list[documents.Node]:
 
 
 def _only_newer(headers: Mapping[str, str]) -> bool:
-    """Return whether the failed condition means that the client already has the object."""
+    """Return whether a failed condition means that the client already has the object's current content."""
     return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
 
 
@@ -525,11 +526,12 @@ def _as_header(name: str, value: str) -> str:
 
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
-    """Return the start and the length of the first part of an object with a single part. Return None for an empty
-    object.
+    """Return the start and the length of an object that was not uploaded in parts, if its part 1 is requested.
+
+    Return None for an empty object.
 
     Raises:
-        ServiceError: the object has several parts, or another part is requested.
+        ServiceError: the object has several parts, or a part other than the first is requested.
     """
     if "-" in described.etag and not described.etag.endswith("-1"):
         raise ServiceError("NotImplemented", "fleetfit's S3 server does not send single parts of objects.", 501)

@@ -1,4 +1,4 @@
-"""An S3 request and its answer, independent of HTTP."""
+"""Represent S3 requests and responses, independently of the HTTP server."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects
 from estimators.service.s3.objects import Described
 
-#: The largest XML document in a request, in bytes: 10,000 parts, 1,000 keys.
+#: The maximum size of an XML document in a request, in bytes. It is enough for 10,000 parts or 1,000 keys.
 _DOCUMENT_LIMIT = 4 << 20
 #: The longest key, in bytes.
 _KEY_LIMIT = 1024
@@ -31,7 +31,7 @@ class Request:
         bucket: The bucket's name. Empty for the list of buckets.
         key: The key of the object. Empty for the bucket itself.
         query: The parameters of the query.
-        headers: The headers, by lower-case names.
+        headers: The headers, as a dict with lower-case names.
         body: The content of the request.
         digest: The signed digest of the content, or a keyword for how the content is signed.
         region: The region in the signature.
@@ -75,11 +75,11 @@ class Request:
 
 @dataclasses.dataclass
 class Reply:
-    """The answer to a request.
+    """The response to a request.
 
     Attributes:
         status: The HTTP status.
-        headers: The headers except Content-Length, by lower-case names.
+        headers: The headers except Content-Length, as a dict with lower-case names.
         content: The content, if ``file`` is None.
         file: The file to send. The sender closes the file.
         start: The offset in the file of the first byte to send.
@@ -128,12 +128,12 @@ def check_key(key: str) -> None:
 
 
 def document(root: documents.Node) -> Reply:
-    """Return an answer that contains an XML document."""
+    """Return a response that contains an XML document."""
     return Reply(headers={"content-type": "application/xml"}, content=documents.write(root))
 
 
 def object_headers(described: Described) -> dict[str, str]:
-    """Return the headers of an answer about an object."""
+    """Return the response headers that describe an object."""
     return {
         **described.headers,
         "etag": f'"{described.etag}"',
@@ -181,7 +181,7 @@ def part_of(text: str | None, size: int) -> tuple[int, int] | None:
         ServiceError: the range is beyond the end of the object.
     """
     match = _RANGE.fullmatch((text or "").strip())
-    if match is None or match.group() == "bytes=-":  # another kind of range is ignored, as on S3
+    if match is None or match.group() == "bytes=-":  # other kinds of ranges are ignored, as on S3
         return None
     first, last = match.groups()
     if first:

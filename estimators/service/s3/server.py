@@ -1,4 +1,4 @@
-"""The S3 server as a child process, for ``fleetfit s3``, tests and benchmarks."""
+"""Run the S3 server as a child process, for ``fleetfit s3``, tests and benchmarks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from types import TracebackType
 from container.system import processes
 from estimators.job.errors import BackendError, ConfigurationError
 
-#: The environment variables of the keys. In argv, every user could read the keys.
+#: The environment variables that contain the keys. Every user of the machine could read keys in argv.
 KEY, SECRET = "FLEETFIT_S3_KEY", "FLEETFIT_S3_SECRET"
 #: The region for signatures; the server accepts any region.
 REGION = "us-east-1"
@@ -33,8 +33,8 @@ class S3Server:
     Args:
         folder: The folder to serve. The folder is created if missing.
         port: The port number. If 0, a free port is chosen.
-        key: The access key. If None, a new key.
-        secret: The secret key. If None, a new key.
+        key: The access key. If None, a new key is created.
+        secret: The secret key. If None, a new key is created.
         dies_with_us: Whether the server exits when this process is killed.
 
     Raises:

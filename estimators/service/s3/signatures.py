@@ -41,7 +41,7 @@ class Signed:
     Attributes:
         digest: The signed digest of the content: a SHA-256, or a keyword for how the content is sent.
         region: The region in the signature. Empty if the signature has no region.
-        headers: The headers, by lower-case names. Headers that are parameters of a signed URL are included.
+        headers: The headers, as a dict with lower-case names. Headers that are parameters of a signed URL are included.
     """
 
     digest: str
@@ -64,7 +64,7 @@ class _Asked:
         method: The HTTP method.
         path: The path, as received.
         query: The parameters of the query, in the order in which they were received.
-        headers: The headers, by lower-case names.
+        headers: The headers, as a dict with lower-case names.
         keys: The keys for the signature.
         now: The time of this machine, in UTC.
     """
@@ -78,7 +78,7 @@ class _Asked:
 
 
 class _S3Signer(S3SigV4Auth):
-    """A signer that signs all given headers, and the digest that the request states."""
+    """A signer for Version 4 that signs all headers of the request object, and the digest that the client has sent."""
 
     def payload(self, request: AWSRequest) -> str:
         digest: str = request.context["digest"]
@@ -89,7 +89,7 @@ class _S3Signer(S3SigV4Auth):
 
 
 class _AddressSigner(HmacV1QueryAuth):
-    """A signer that uses a given expiry time."""
+    """A signer for Version 2 that uses the expiry time from the request's URL."""
 
     def _get_date(self) -> str:
         return str(self._expires)
@@ -104,7 +104,7 @@ def verify(
         method: The HTTP method.
         path: The path, as received.
         query: The query, as received.
-        headers: The headers, by lower-case names.
+        headers: The headers, as a dict with lower-case names.
         keys: The keys for the signature.
         now: The time of this machine, in UTC.
 
@@ -205,7 +205,7 @@ def _verify_old_address(asked: _Asked, query: str) -> None:
     if asked.now.timestamp() > int(expires):
         raise denied("Request has expired")
     signed = HTTPHeaders()
-    # Such a URL may contain headers as parameters; its user then sends the same values.
+    # The URL may contain headers as parameters. The client then also sends these headers, with equal values.
     for name, value in {**given, **asked.headers}.items():
         if name.startswith("x-amz-") or name in ("content-md5", "content-type"):
             signed[name] = value
@@ -225,7 +225,7 @@ def _check(asked: _Asked, names: list[str], time: str, digest: str, region: str,
             "There were headers present in the request which were not signed, or signed headers are missing: "
             f"{', '.join(sorted([*unsigned, *absent]))}"
         )
-    # As AWS does: the decoded path is signed, however the client encoded it.
+    # As on AWS, the signature is for the decoded path, so the client's encoding of the path does not matter.
     canonical = urllib.parse.quote(urllib.parse.unquote_to_bytes(asked.path), safe="/-_.~")
     parameters = urllib.parse.urlencode(asked.query, safe="-_.~", quote_via=urllib.parse.quote)
     assert canonical.startswith("/")  # otherwise a part of the path would be read as the host, and not be signed

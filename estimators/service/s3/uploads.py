@@ -1,4 +1,4 @@
-"""Multipart uploads. Each upload has a folder in the bucket, which contains a description and the received parts."""
+"""Manage multipart uploads. Each upload has a folder in the bucket with a description and the received parts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.s3 import objects
 from estimators.service.s3.keys import Bucket
 
-#: The smallest size of a part except the last, in bytes.
+#: The minimum size of each part except the last part, in bytes.
 _LEAST = 5 << 20
 _PART = re.compile(r"(\d{5})-([0-9a-f]{32})")
 
@@ -71,8 +71,9 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the upload, so that it is not completed twice at once. A client repeats its request if the answer takes
-        too long.
+        """Lock the upload, so that two requests do not complete it at the same time.
+
+        A client repeats its request if the response takes too long.
         """
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -153,7 +154,7 @@ def complete(upload: Upload, wanted: Sequence[tuple[int, str]], target: BinaryIO
         The ETag of the object: the MD5 of the parts' MD5s, and the number of parts.
 
     Raises:
-        ServiceError: a part is missing or too small, or the order is wrong.
+        ServiceError: a part is missing or too small, or the parts are not ordered by number.
     """
     there = {(part.number, part.etag): part for part in upload.parts()}
     if not wanted or [number for number, _ in wanted] != sorted({number for number, _ in wanted}):

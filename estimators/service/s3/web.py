@@ -1,4 +1,4 @@
-"""S3 as an ASGI application. A thread answers each request, and reads the request's content while it arrives."""
+"""Serve S3 as an ASGI application. A thread answers each request, and reads the request's content while it arrives."""
 
 from __future__ import annotations
 
@@ -30,15 +30,15 @@ from estimators.service.s3.operations import Operations
 from estimators.service.s3.requests import Reply, Request
 from estimators.service.settings import Keys
 
-#: The longest pause in the data that a client with a key sends, in seconds.
+#: The maximum time in which a client sends no data of a request's content, in seconds.
 _PATIENCE = 600.0
-#: The time for answers to requests that have come whole before the end, in seconds.
+#: When the server stops, requests that were received completely are answered within this number of seconds.
 _GRACE_S = 1
 
 #: The characters that a header must not contain.
 _NOT_HEADER = re.compile("[\0\n-\r]")
 
-#: The answer for each error of reading or writing a file.
+#: S3's error code and the HTTP status for each error of reading or writing a file.
 _FAULTS = {
     errno.ENOSPC: ("InsufficientStorage", 507),
     errno.EDQUOT: ("InsufficientStorage", 507),
@@ -50,16 +50,19 @@ _FAULTS = {
 
 @contextlib.contextmanager
 def serving(port: int, folder: Path, keys: Keys, option: str = "--port") -> Iterator[str]:
-    """Serve S3 on loopback; gives the address.
+    """Serve S3 on the loopback interface during a ``with`` block.
 
     Args:
-        port: The port; 0 chooses a free one.
+        port: The port number. If 0, a free port is chosen.
         folder: The folder of the buckets.
-        keys: What requests have to be signed with.
-        option: The option of the command line that chooses the port, for the error.
+        keys: The keys that requests must be signed with.
+        option: The command line option that sets the port, for the error message.
+
+    Yields:
+        The URL of the server.
 
     Raises:
-        BackendError: the port is taken, or the folder cannot be read.
+        BackendError: the port is not available, or the folder cannot be read.
     """
     listener = web.listen(port, option)
     with listener:
@@ -73,7 +76,7 @@ def serving(port: int, folder: Path, keys: Keys, option: str = "--port") -> Iter
 
 
 class Application:
-    """Answer S3's requests.
+    """An ASGI application that answers S3 requests.
 
     Args:
         operations: The operations that requests call.
@@ -115,7 +118,7 @@ class Application:
             code, status = _FAULTS.get(error.errno or 0, ("InternalError", 500))
             name = error.filename if isinstance(error.filename, str) else "the object's file"
             failed = ServiceError(code, f"{name}: {error.strerror or error}", status)
-        except Exception as error:  # noqa: BLE001 - the client gets an answer, and the log the traceback
+        except Exception as error:  # noqa: BLE001 - the client gets a response, and the log the traceback
             traceback.print_exc(file=sys.stderr)
             failed = ServiceError("InternalError", f"{type(error).__name__}: {error}", 500)
         node: documents.Node = ("Error", [("Code", failed.code), ("Message", failed.message), ("Resource", path)])
@@ -157,7 +160,7 @@ def _response(reply: Reply, method: str, headers: dict[str, str]) -> Response:
 def _part(file: BinaryIO, start: int, count: int) -> Iterator[bytes]:
     """Yield a part of a file.
 
-    If the file has become shorter, the connection ends before the promised length.
+    If the file has become shorter, the response ends before the length in its headers is reached.
     """
     while count and (piece := os.pread(file.fileno(), min(count, objects.CHUNK), start)):
         yield piece

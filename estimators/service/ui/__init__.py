@@ -1,1 +1,1 @@
-"""The web interface: shows jobs in a browser, read from the jobs' records."""
+"""Show jobs in a browser (``fleetfit ui``). The pages show data from the jobs' records."""

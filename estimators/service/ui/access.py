@@ -1,8 +1,9 @@
-"""Access control of the web interface: a link that works once gives access to one browser.
+"""Control the access to the web interface: a link that works once gives access to one browser.
 
-Every answer has a content policy that allows only files of this server. Requests that name another host (DNS rebinding)
-are refused before any data is read. Changes need a POST from a page of this server. The browser states the page's
-origin (``Origin``), and the form contains a token that only pages of this server have.
+Every response has a content security policy that allows only files of this server. If a request's ``Host`` header names
+a different host, as in an attack by DNS rebinding, the request is refused before any data is read. Changes need a POST
+from a page of this server. The browser's ``Origin`` header must name this server, and the form must contain a token
+that only pages of this server have.
 """
 
 from __future__ import annotations
@@ -31,8 +32,10 @@ _HEADERS = {
 
 
 class Access:
-    """The secrets of this process: the token of the link, the cookie that replaces it, and the token of the pages'
-    forms.
+    """The secrets of this process.
+
+    They are the token of the link, the cookie that the browser gets in exchange for the token, and the token of the
+    pages' forms.
     """
 
     def __init__(self) -> None:
@@ -71,7 +74,7 @@ def cookie_name(port: int) -> str:
 
 
 class Gate:
-    """Admit only requests that contain the cookie, and add the security headers to every answer.
+    """An ASGI application that admits only requests with the cookie, and adds the security headers to every response.
 
     Args:
         app: The application that answers admitted requests.

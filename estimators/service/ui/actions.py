@@ -1,4 +1,7 @@
-"""The actions of the buttons on a job's page. Each action needs a form with a token that only this page has."""
+"""Execute the actions of the buttons on a job's page.
+
+Each action needs a form with a token that only pages of this server have.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +28,11 @@ from estimators.service import web
 from estimators.service.ui import files
 from estimators.tuning import trials
 
-#: The most bytes of a form.
+#: The maximum size of a form, in bytes.
 _LARGEST = 65536
-#: The longest notice in seconds, and the most hosts, that a form may request.
+#: The maximum number in a form: the seconds of notice, or the number of hosts.
 _MOST = 1_000_000
-#: How long verifying checkpoints may take, in seconds.
+#: The maximum time for verifying checkpoints, in seconds.
 _VERIFYING_S = 600.0
 
 Form = Mapping[str, str]
@@ -93,12 +96,12 @@ def resize_to(record: JobRecord, form: Form) -> str:
 
 
 def interrupt(record: JobRecord, form: Form) -> str:
-    """Interrupt a host of an elastic job, as the spot market does."""
+    """Interrupt a host of an elastic job, with the requested seconds of notice, like a spot instance."""
     TrainingJob(record).interrupt(form.get("host", ""), float(_number(form, "notice")))
     return record.name
 
 
-#: The actions, by the last part of their path.
+#: The last part of a URL path -> the action.
 ACTIONS: Mapping[str, Callable[[JobRecord, Form], str]] = {
     "stop": stop,
     "resume": resume,
@@ -112,7 +115,7 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     """Verify every checkpoint of a job.
 
     Returns:
-        The damage of each checkpoint, by the checkpoint's name. None for an intact checkpoint.
+        A description of the damage of each checkpoint, by the checkpoint's name. None for an intact checkpoint.
 
     Raises:
         UnsupportedError: the checkpoints are not on this machine.
@@ -124,7 +127,7 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
     nice = shutil.which("nice")
     try:
-        # Reading may take gigabytes beside trainings, so a separate process of low priority does it.
+        # Gigabytes may have to be read while jobs are training, so a separate process with low priority does this.
         done = subprocess.run(
             [nice, "-n", "10", *command] if nice else command,
             capture_output=True, text=True, stdin=subprocess.DEVNULL, cwd="/", timeout=_VERIFYING_S, check=False,

@@ -1,4 +1,4 @@
-"""The routes of the web interface and their handlers."""
+"""Define the routes of the web interface and their handlers."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from estimators.service.ui.access import ENTRANCE, Access, Gate, cookie_name
 from estimators.service.ui.following import LEVELS, Wanted, follow, whole_log
 from estimators.tuning.record import TuningRecord
 
-#: The longest search text for a log.
+#: The maximum length of the text that is searched in a log, in characters.
 _LONGEST = 500
 
 
 class Console:
-    """The pages of the web interface, by their addresses.
+    """The handlers of the web interface's pages.
 
     Args:
         access: The secrets that requests are checked against.
@@ -49,7 +49,7 @@ class Console:
         self._ending = ending
         self._home = home
         self._jobs = jobs_page.JobList(home)
-        #: Job -> checkpoint -> its damage, for jobs whose checkpoints were verified.
+        #: For jobs whose checkpoints were verified: job -> checkpoint -> the checkpoint's damage, or None if intact.
         self._verified: dict[str, dict[str, str | None]] = {}
         # Read in advance, so that the first request need not wait for the records of thousands of jobs.
         threading.Thread(target=self._jobs.summaries, name="jobs", daemon=True).start()

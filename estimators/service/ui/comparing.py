@@ -1,4 +1,4 @@
-"""The page that compares jobs."""
+"""Create the page that compares jobs."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from estimators.results.html import render
 from estimators.results.result import Result
 from estimators.service.ui.curves import Curves, of_result
 
-#: The most jobs in a comparison.
+#: The maximum number of jobs in a comparison.
 MOST = 20
-#: The most differences between lists of packages; the table shows four times as many rows.
+#: The table of differences has at most four times this number of rows.
 _PACKAGES = 100
 
 
@@ -68,7 +68,7 @@ def differences(facts: Mapping[str, Mapping[str, str]]) -> list[tuple[str, list[
         facts: The values of each job's facts, by the job's name and the fact's name.
 
     Returns:
-        The name of each such fact, and the value of each job.
+        The name of each fact that differs, and the fact's value for each job.
     """
     names = dict.fromkeys(name for one in facts.values() for name in one)
     rows = [(name, [one.get(name, "–") for one in facts.values()]) for name in names]

@@ -1,6 +1,6 @@
-"""Curves in the form that pages draw. Pure.
+"""Convert metrics to the curves that pages draw, with pure functions.
 
-For each metric and line, a curve has a list of times in seconds and a list of values.
+The curve of a metric has a line for each rank or host. A line has a list of times in seconds and a list of values.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""The files of a job that its page offers for download: outputs, checkpoints, the result, and the outputs of hosts."""
+"""Find the files of a job that the job's page offers for download.
+
+These are the outputs, the checkpoints, the result, and the outputs of hosts.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from estimators.records.record import JobRecord
 from estimators.results import saving
 from estimators.results.summary import bytes_text
 
-#: The most files of one job that are listed.
+#: The maximum number of listed files of a job.
 MOST = 500
 
 
@@ -39,7 +42,7 @@ def listed(record: JobRecord) -> tuple[list[ListedFile], bool]:
             if len(found) == MOST:
                 return found, True
             below = path.relative_to(root).as_posix() if path != root else ""
-            # removed meanwhile, or a name that a URL cannot contain
+            # Skip a file that was removed meanwhile, or whose name a URL cannot contain.
             with contextlib.suppress(OSError, UnicodeEncodeError):
                 size = path.lstat().st_size
                 below.encode()

@@ -1,5 +1,7 @@
-"""The pages of studies and of hosts: the hosts in use, their price per hour, and the hosts that are kept for the next
-job.
+"""Create the pages of studies and of hosts.
+
+A study is a hyperparameter tuning job with its trials. The page of hosts shows the hosts in use with their price per
+hour, the queues, and the hosts that are kept for the next job.
 """
 
 from __future__ import annotations
@@ -73,7 +75,7 @@ def study_series(record: TuningRecord) -> dict[str, Any]:
 
 
 def hosts_html(running: Sequence[str], home: Path | None) -> str:
-    """Return the page of the hosts of running jobs, and of the hosts that are kept for the next job.
+    """Return the page of hosts: those of running jobs, the queues, and the hosts that are kept for the next job.
 
     Args:
         running: The names of the running jobs.

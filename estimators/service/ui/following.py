@@ -1,4 +1,4 @@
-"""The live updates of a job's page: log lines, and notices of other changes."""
+"""Send the live updates of a job's page: log lines, and notices of other changes."""
 
 from __future__ import annotations
 
@@ -21,27 +21,29 @@ from estimators.records.logs import LogLine, LogReader, size_of
 from estimators.records.record import JobRecord
 from estimators.records.status import is_terminal
 
-#: How many of the lines that were printed before the page was opened are sent; the record has all.
+#: The maximum number of lines that are sent at once, for example when a page is opened. The record has all lines.
 LAST_LINES = 1000
-#: The most characters of a line that are sent.
+#: The maximum number of characters of a line that are sent.
 LINE_LIMIT = 2000
 
-#: The levels of a filter: lines of the level, and of more severe ones.
+#: The levels of a filter, which accepts lines of its level and of more severe levels. The most severe level is the
+#: last.
 LEVELS = ("warning", "error")
 
-#: The time between two polls of a record, in seconds; longer if a poll is expensive, so that an open page uses at
-#: most one percent of a core.
+#: The delay between two polls of a record is the poll's CPU time, multiplied by ``_COST``. An open page thus uses about
+#: one percent of a core. The other values are the shortest and the longest delay, in seconds.
 _PACE_S = 0.1
 _COST = 100
 _SELDOM_S = 2.0
-#: After this many polls a comment is sent, so that a closed connection is noticed.
+#: Number of polls after which a comment is sent. Sending fails if the client has closed the connection.
 _LOOKS_PER_COMMENT = 100
 
-#: The forms of Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and tracebacks.
+#: Errors in the formats of Python's logging, Abseil (``E1121 …``), TensorFlow (``2026-11-21 … E tensorflow/…``) and
+#: tracebacks.
 _ERROR = re.compile(
     r"\b(?:ERROR|CRITICAL|FATAL)\b|^[EF]\d{4} |\d: [EF] \w|^Traceback \(|^[\w.]*(?:Error|Exception|Interrupt)(?::|$)"
 )
-#: A fast first check that every line with a level passes.
+#: A fast pattern that matches every line with a level, and some other lines.
 _MAYBE = re.compile(rb"ERROR|CRITICAL|FATAL|WARN|Warning|Traceback|Error|Exception|Interrupt|^[EFW]\d{4} |\d: [EFW] ")
 _WARNING = re.compile(r"\bWARN(?:ING)?\b|^W\d{4} |\d: W \w|\b\w*Warning:")
 
@@ -84,7 +86,9 @@ class Wanted:
 
 
 class PageFollower:
-    """Read the new lines and changes of a job's record. Each call continues where the previous call has stopped.
+    """A reader of the new lines and other changes in a job's record.
+
+    Each call of :meth:`look` continues at the end of the previous call.
 
     Args:
         record: The job's record.
@@ -159,7 +163,8 @@ async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> 
     Args:
         record: The job's record.
         wanted: The filter of the lines.
-        ending: An event that is set when the server ends, so that an open page does not delay the server's end.
+        ending: An event that is set when the server stops. It ends this function, so that an open page does not delay
+            the server.
     """
     follower: PageFollower | None = None
     try:

@@ -1,4 +1,4 @@
-"""The page of one job: converts the data of the job's record to values of the template."""
+"""Create the page of one job: convert the data in the job's record to values for the page's template."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from estimators.service.ui import files, timeline
 from estimators.service.ui.following import LEVELS
 from estimators.service.ui.text import when
 
-#: How many events of the membership are listed, the latest ones.
+#: The maximum number of listed changes of the job's hosts. The latest changes are listed.
 _TOLD = 200
-#: How many checkpoints are listed, the newest ones.
+#: The maximum number of listed checkpoints. The newest checkpoints are listed.
 _CHECKPOINTS = 50
 #: The maximum number of characters of the commands on the page. `fleetfit describe --reproduce` shows all commands.
 _SCRIPT = 200_000
@@ -40,8 +40,8 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
     Args:
         record: The job's record.
         token: The token of the page's forms.
-        verified: The damage of each checkpoint, by the checkpoint's name; None for an intact checkpoint. If
-            ``verified`` itself is None, the checkpoints are not verified yet.
+        verified: A description of the damage of each checkpoint, by the checkpoint's name. The description is None for
+            an intact checkpoint. If ``verified`` itself is None, the checkpoints were not verified yet.
     """
     status = record.read_status()
     result = saving.result_of(record)
@@ -100,7 +100,7 @@ def _pending(status: Mapping[str, Any]) -> str:
 
 
 def _runs_elsewhere(record: JobRecord) -> bool:
-    """Return whether a service or another machine runs the job. Such a job cannot be started again from here."""
+    """Return whether a service or a dispatcher's machine runs the job. Such a job cannot be started again from here."""
     request = record.read_request()
     kind = (request.get("ResourceConfig") or {}).get("InstanceType")
     return capabilities(kind).managed or record.read_options().get("dispatcher") is not None

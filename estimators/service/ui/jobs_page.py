@@ -1,4 +1,7 @@
-"""The list of jobs. The list is read without the jobs' events. The summaries of jobs that have ended are cached."""
+"""Create the page with the list of jobs.
+
+Of the jobs' events, only the last events of running jobs are read. The summaries of jobs that have ended are cached.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +25,17 @@ from estimators.results.html import render
 from estimators.results.summary import dollars_text, number_text, seconds_text
 from estimators.service.ui.text import when
 
-#: The rows of the list per page.
+#: The number of rows of the list on each page.
 ROWS = 100
 STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 
-#: The orders of the list: a member of the summaries, and whether the order is descending. Equal jobs are sorted newest
-#: first.
+#: The orders of the list: a member of the summaries, and whether the order is descending. Jobs with equal values are
+#: sorted from the newest to the oldest.
 ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("status", False), "hosts": ("hosts", True)}
 
-#: How many metrics of a job are shown.
+#: The maximum number of metrics that are shown for a job.
 _METRICS = 3
-#: How many bytes at the end of a running job's events are searched for its newest metrics.
+#: The number of bytes at the end of a running job's events that are searched for the newest metrics.
 _TAIL = 65536
 
 
@@ -150,8 +153,9 @@ def _row(job: dict[str, Any], now: float, home: Path | None) -> dict[str, str]:
 
 
 def _newest(name: str, home: Path | None) -> tuple[list[tuple[str, float]], float | None]:
-    """Return a job's newest metrics, and the cost of the job's hosts. The cost is None if the hosts were not bought for
-    the job.
+    """Return a job's newest metrics, and the cost of the job's hosts.
+
+    The cost is None if the job's record contains no cost, because fleetfit has not rented the hosts for the job.
     """
     try:
         record = JobRecord.open(name, home)

@@ -1,4 +1,4 @@
-"""Serve the pages on the loopback interface."""
+"""Serve the pages of the web interface on the loopback interface."""
 
 from __future__ import annotations
 

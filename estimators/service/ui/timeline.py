@@ -1,4 +1,4 @@
-"""The timeline of a job's phases and hosts, as lanes with bars. Pure."""
+"""Compute the timeline of a job's phases and hosts, with pure functions. The timeline consists of lanes with bars."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ KINDS = (
     "interrupted", "host_left", "host_lost",
 )  # fmt: skip
 
-#: How many attempts have a lane, the latest ones.
+#: The maximum number of attempts with a lane. The latest attempts have a lane.
 _ATTEMPTS = 20
 #: Kind of event -> the kind of mark, and the member of its data that names the host.
 _MARKS = {
@@ -81,7 +81,7 @@ def phase_lanes(events: Sequence[Event], created: float) -> list[Lane]:
     if not known:
         return []
     last = max(event.attempt for event in known)
-    # The supervisor may not know the number of the attempt when it writes the end.
+    # The supervisor may not know the number of the attempt when it writes the event `job_ended`.
     ends = [event for event in known if event.data.get("name") == "job_ended"]
     lanes = []
     for attempt in range(max(0, last - _ATTEMPTS + 1), last + 1):

@@ -1,1 +1,1 @@
-"""Control elastic jobs in the supervisor: the members of the cluster, the rules for them, and Horovod's driver."""
+"""Control elastic jobs, whose hosts may join and leave during the training, in the supervisor."""

@@ -1,8 +1,8 @@
 """Control the membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) join and leave.
 
-A driver receives the list of workers and assigns the ranks. The driver is either Horovod's (:mod:`.driver`) or the
-driver for workers that restart (:mod:`.restarting`). The driver learns of a new worker only after the new worker has
-imported its modules, so that the other workers train until then. The decisions are in :mod:`.deciding` and
+The controller sends the list of workers to a driver, which assigns the ranks. The driver is either Horovod's
+(:mod:`.driver`) or the driver for workers that restart (:mod:`.restarting`). A new worker is added to the list only
+after it has imported its modules. Until then, the other workers train. The decisions are in :mod:`.deciding` and
 :mod:`.policy`, which use no clock. :mod:`.hosts` and :mod:`.workers` carry out the decisions.
 """
 
@@ -48,19 +48,19 @@ class ElasticController:
         loop: The supervisor's event loop.
         job: The supervisor.
         backend: The backend that runs the hosts. The backend must be able to add hosts.
-        spec: The job as it was planned.
+        spec: The job's spec as the user has planned it.
         options: The job's run options.
         hosts: The hosts with which the attempt begins.
-        driver: The class of the process that runs Horovod's driver.
+        driver: The class that starts the process of Horovod's driver.
 
     Attributes:
         state: The state of the training.
         roster: The hosts and workers.
         limits: The limits for changes of the membership.
-        places: The places that a source names, if the job has such a source.
+        places: The places at which hosts can run, if a source names places for the job. Otherwise None.
         failures: The last failure of each worker, by the worker's name.
         consequences: The workers whose failure is the consequence of another worker's failure.
-        driver_waits: Whether the driver waits for enough workers. The time of this wait is limited.
+        driver_waits: Whether the driver waits because there are too few workers. The wait has a time limit.
 
     Raises:
         ConfigurationError: the user's rule for failed hosts cannot be loaded.
@@ -109,13 +109,13 @@ class ElasticController:
         self.hosts = HostControl(self, Exclusion(GrowingCooldown(*strategy.cooldown), own, job), most=self._most_hosts)
         self.workers = self.hosts.workers
         self._offered: tuple[str, ...] = ()
-        self._awaited = ""  # the last message about the workers that the start waits for
+        self._awaited = ""  # the last message about the workers that the job needs to begin
         self._complete = False
         self._grown_at: float | None = None
         self._driver: DriverProcess | RestartingDriver | None = None
         self._restarts = sum(map(_is_start, backend.record.events())) if strategy.restarts else 0
         self._cause: Failure | None = None  # the first failure of the script in this membership
-        self._is_sure = False  # whether that failure is known to be no consequence of another
+        self._is_sure = False  # whether this failure is known to be no consequence of another failure
         self._timers: set[Timer] = set()
         self._closing = contextlib.ExitStack()  # closed when the membership is final
         self._hanging: Hanging | None = None
@@ -135,7 +135,7 @@ class ElasticController:
         self.state = TRANSITIONS.following(self.state, event)
 
     def clock(self) -> float:
-        """Return the time of the event loop's clock in seconds. This clock never goes backwards."""
+        """Return the current time of the event loop's clock in seconds. This clock never goes backwards."""
         return self.loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
@@ -165,7 +165,7 @@ class ElasticController:
             self.job.fail_job(failure)
 
     def fail_with(self, message: str, cause: Cause) -> None:
-        """Close the controller, and fail the job. The failure concerns the training as a whole.
+        """Close the controller, and fail the job with a failure of the training as a whole.
 
         Args:
             message: The text of the failure.
@@ -185,9 +185,9 @@ class ElasticController:
     # --- the course of the job ---
 
     def start(self) -> None:
-        """Start the timers and the source of places.
+        """Start the timers and the source that names the places of hosts.
 
-        A place is a location at which a host can run, such as a machine. The backend starts the first hosts.
+        A place is where a host can run, such as a machine. The first hosts are started by the backend, not here.
         """
         self.later(self._start_timeout, self._start_is_over)
         if self._hanging is not None:
@@ -222,7 +222,7 @@ class ElasticController:
             self.job.say(told)
         host = self.roster.hosts.get(event.host)
         if self._complete and host is not None and event.kind == "host_ready":
-            self.instruct(host.name, "finish")  # the host was still starting when the other hosts ended
+            self.instruct(host.name, "finish")  # the host was still starting when the training ended
         if self.over or host is None:
             return
         if self._hanging is not None:
@@ -256,7 +256,7 @@ class ElasticController:
                 self.workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
-        """Handle that the script of a worker that can restart has ended by itself."""
+        """Handle the end of a script that was not told to exit, in a job whose workers can restart."""
         if worker.state is WorkerState.RESTARTING:
             return  # the worker was told to restart meanwhile
         worker.ended_with = code
@@ -273,7 +273,7 @@ class ElasticController:
     # --- the driver ---
 
     def _start_driver(self) -> None:
-        """Start the driver when the first host has reported its address, which the driver needs."""
+        """Start the driver. Call the function when the first host has reported its address, which the driver needs."""
         if isinstance(self.strategy, ElasticTorchDistributed):
             self._driver = RestartingDriver(
                 self.loop,
@@ -370,7 +370,7 @@ class ElasticController:
         self.note()
 
     def _too_few(self) -> None:
-        """Handle that too few workers have joined within ``elastic_timeout``.
+        """Handle the driver's message that too few workers have joined within ``elastic_timeout``.
 
         If hosts that were taken away will return, end this attempt so that another attempt follows. Otherwise, fail the
         job.
@@ -383,11 +383,12 @@ class ElasticController:
         self.fail(self._wording.timed_out(self.limits, failures, has_met=self.state.has_met))
 
     def finished(self, error: str, *, blamed: bool = False) -> None:
-        """Finish the training, which is complete or has failed according to the workers' ends.
+        """Finish the training. How the workers ended determines whether the training is complete or has failed.
 
         Args:
             error: The error that the driver reports, or an empty text.
-            blamed: Whether to report the known cause as the failure. The driver's error is then a hint.
+            blamed: Whether to report the script's first failure as the job's failure. The driver's error is then only a
+                hint.
         """
         failure = deciding.outcome(self.roster, self.failures, error, self.consequences)
         if blamed and self._cause is not None:
@@ -401,10 +402,10 @@ class ElasticController:
         for host in self.roster.present_hosts:
             self.instruct(host.name, "finish")
             if not host.up:
-                self.backend.withdraw(host.name)  # do not wait for a host that may never start
+                self.backend.withdraw(host.name)  # no need to wait for a host that may never start
 
     def driver_lost(self, log: str) -> None:
-        """Fail the training, because the driver has ended unexpectedly.
+        """Fail the training after the driver has ended unexpectedly.
 
         Args:
             log: The end of the driver's log.
@@ -420,10 +421,11 @@ class ElasticController:
             self.fail(dataclasses.replace(failure, log_tail=log or None, hints=hints))
 
     def offer(self, *, all_there: bool = True) -> None:
-        """Send the current workers to the driver. Send nothing while the first workers are still starting.
+        """Decide which workers the cluster should have, and send changes to the driver. Send nothing while the first
+        workers are still starting.
 
         Args:
-            all_there: Whether to wait for workers that are still starting.
+            all_there: Whether the first workers are sent only after all of them have started.
         """
         if self.over or self._driver is None:
             return
@@ -440,7 +442,7 @@ class ElasticController:
         )
         if decision.awaited is not None and sum(decision.awaited) < self.limits.first:
             text = self._wording.too_few_first(sum(decision.awaited), self.limits)
-            if text != self._awaited:  # each message once, until it changes
+            if text != self._awaited:  # log the message only when it has changed
                 self._awaited = text
                 self.job.say(text)
         if decision.shortage and self.state is not State.SHORT:

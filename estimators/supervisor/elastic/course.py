@@ -16,7 +16,7 @@ class State(enum.Enum):
     FORMING = "forming"
     #: The members train.
     TRAINING = "training"
-    #: A member was lost. The other members form a cluster again by themselves, and must not be told to do so.
+    #: A member was lost. The other members form a cluster again by themselves, so that nothing is sent to the driver.
     SETTLING = "settling"
     #: Too few workers are left to train. The training waits for more workers.
     SHORT = "short"
@@ -43,7 +43,7 @@ class TrainingEvent(enum.Enum):
     MEETING = "meeting"
     #: A member was lost.
     LOSS = "loss"
-    #: The other members have had time to form a cluster since the last loss.
+    #: Since the last loss, the other members have had enough time to form a cluster again.
     SETTLED = "settled"
     #: Fewer workers are available than the training needs.
     SHORTAGE = "shortage"
@@ -64,7 +64,7 @@ TRANSITIONS = Table(
         (State.SETTLING, TrainingEvent.LOSS): State.SETTLING,
         (State.SETTLING, TrainingEvent.SETTLED): State.TRAINING,
         (State.SETTLING, TrainingEvent.SHORTAGE): State.SHORT,
-        # A short cluster takes every new worker at once, however recent the last loss is.
+        # A cluster with too few workers accepts each new worker at once, even right after a loss.
         (State.SHORT, TrainingEvent.MEETING): State.TRAINING,
         (State.SHORT, TrainingEvent.LOSS): State.SHORT,
         (State.SHORT, TrainingEvent.SETTLED): State.SHORT,

@@ -15,8 +15,9 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: If no host has started yet, a job fails after a number of ends of hosts. The first number counts only ends with a
-#: known reason, while other hosts wait for the source to assign places. The second number counts all ends.
+#: The numbers of ended hosts after which a job fails if no host has ever started. The first number counts only ends
+#: with a known reason, and applies while other hosts wait until the source assigns places to them. The second number
+#: counts all ends.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
@@ -26,8 +27,9 @@ class Decision:
 
     Attributes:
         workers: The workers to send to the driver. None to send nothing now.
-        again_at: The latest time for the next decision, if a limit delays a change. None if no change is delayed.
-        awaited: The number of ready workers and the number of starting workers, if the first workers are incomplete.
+        again_at: The time by which to decide again, if a limit delays a change. None if no change is delayed.
+        awaited: The number of ready workers and the number of starting workers, while the job has too few workers to
+            begin. Otherwise None.
         shortage: Whether the training has begun but has fewer workers than it needs.
     """
 
@@ -51,7 +53,7 @@ def decide(
     """Decide which workers the cluster should have.
 
     Args:
-        state: State of the training.
+        state: The state of the training.
         roster: The hosts and workers.
         limits: The sizes of the cluster, and how much may change at once.
         offered: The workers that were last sent to the driver.
@@ -60,7 +62,7 @@ def decide(
         grown_at: When the cluster last grew, on the same clock as ``now``. None if the cluster has never grown.
         all_there: Whether to wait for workers that are still starting.
 
-        Returns:
+    Returns:
         The decision.
     """
     alive = roster.alive
@@ -74,7 +76,7 @@ def decide(
         ]
         if all_there and (coming or roster.preparing):
             return Decision(awaited=(len(roster.there), roster.preparing + sum(host.slots for host in coming)))
-        # rank 0 is on algo-1, in whatever order the workers became ready
+        # sorted by name, so that rank 0 is on algo-1 even if another worker was ready first
         alive.sort(key=lambda worker: natural_key(worker.name))
     current = [name for name in offered if roster.workers[name].state is not WorkerState.ENDED]
     if state is State.SETTLING and len(current) >= limits.least:
@@ -82,8 +84,8 @@ def decide(
     ready = [(worker.name, worker.host) for worker in alive]
     offer = next_offer(current, ready, roster.leaving, limits, now=now, grown_at=grown_at)
     if state.has_begun and len(offer.workers) < limits.least:
-        # Workers on hosts with a notice train until their host is taken away: waiting for others would gain them
-        # nothing.
+        # Workers on hosts with a notice train until their host is taken away. They gain nothing if they wait for more
+        # workers.
         leaving = [name for name in roster.leaving if not roster.hosts[name].noticed]
         offer = next_offer(current, ready, leaving, limits, now=now, grown_at=grown_at)
     if not state.has_begun and len(offer.workers) < limits.first:
@@ -97,18 +99,18 @@ def decide(
 
 
 def stands_by(host: ElasticHost, places: Places | None) -> bool:
-    """Return whether a host is still waiting for the source to assign a place to it."""
+    """Return whether a host is still waiting until the source assigns a place to it."""
     return places is not None and places.awaits(host.name)
 
 
 class WorkerEnd(enum.Enum):
     """The reason why a worker ended."""
 
-    #: A member has completed the script. The other members are about to end as well.
+    #: A member's script has completed. The other members are about to complete as well.
     DONE = "done"
     #: The worker's host was told to leave.
     LEFT = "left"
-    #: The worker was not in the last membership, and exited as instructed.
+    #: The worker was not in the last membership. It exited as it was told to.
     DISPLACED = "displaced"
     #: The worker was lost.
     LOST = "lost"
@@ -136,17 +138,18 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
     """Return the number of seconds until a lost host is replaced. Return None if the host is not replaced."""
     if not lost.replace:
         return None
-    if roster.spare is not None:  # the spare host joins at once, however long the lost host is excluded
+    if roster.spare is not None:  # the spare host joins at once, even if the lost host is excluded for a long time
         return 0.0
     return None if math.isinf(lost.excluded_until) else max(0.0, lost.excluded_until - now)
 
 
 def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
-    """Return whether a job fails because its hosts end before they have started.
+    """Return whether a job has no hope of running, because its hosts end before they have started.
 
-    In this case, replacements would end in the same way. If a host has started before, the job can run, and it
-    continues. The job continues also while a first host is still starting. If hosts end without a known reason, such as
-    a failed machine, more ends are tolerated than if hosts report why they cannot take part.
+    In this case, replacements would end in the same way. The job continues if any host has ever started, because the
+    job can then run. The job also continues while an initial host is still starting. More ends are tolerated if the
+    hosts ended without a known reason, for example because a machine failed. Fewer ends are tolerated if the hosts
+    reported why they cannot take part.
 
     Args:
         roster: All hosts of the attempt.
@@ -185,7 +188,7 @@ def refuse_more(roster: Roster, places: Places | None, count: int, *, most: int,
         places: The places that a source has named. None without a source.
         count: The number of additional hosts that are requested.
         most: The largest number of hosts that the job may have.
-        located: Whether the backend starts a host only at a named place.
+        located: Whether the backend starts a host only at a place that the source has named.
 
     Raises:
         ValueError: the job would have more hosts than it may have, or there are too few places for them.
@@ -234,7 +237,7 @@ def refuse_fewer(roster: Roster, name: str, limits: Limits, *, per_host: int, le
 def outcome(
     roster: Roster, failures: Mapping[str, Failure], error: str, consequences: Collection[str] = ()
 ) -> Failure | None:
-    """Return why the training failed, after its driver has reported the end. Return None if the training is complete.
+    """Return the failure of a training that has ended. Return None if the training is complete.
 
     Args:
         roster: The hosts and workers.
@@ -247,7 +250,7 @@ def outcome(
     if any(code == 0 for code in codes) and not error:
         return None
     if error and not error.startswith("no worker is left"):
-        # Horovod's message about its own limits is the reason; the last failure that led to it is the hint.
+        # Horovod has stopped because of a limit of its own, which is the reason. The last failure is only the hint.
         return dataclasses.replace(failed(error), hints=last_failure(failures))
     of_members = [name for name in roster.members if name in failures]
     causes = [name for name in of_members if name not in consequences] or of_members

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class DriverProcess:
-    """A running ``python -m container elastic``. All methods return at once.
+    """The process ``python -m container elastic``, which runs Horovod's driver. All methods return at once.
 
     Args:
         loop: The supervisor's event loop.
@@ -31,7 +31,7 @@ class DriverProcess:
         folder: The driver's working directory.
         strategy: The job's strategy.
         planned: The number of workers that the job was planned for.
-        limits: The smallest and largest size of the cluster.
+        limits: The least and the largest number of workers in the cluster.
         address: The address at which workers reach the driver.
         interface: The workers' network interface.
 
@@ -57,8 +57,8 @@ class DriverProcess:
         self._log = bytearray()
         package = Path(next(iter(container.__path__))).resolve()
         argv = [python, str(package / "__main__.py"), "elastic", "--address", address, "--interface", interface]
-        # The driver learns of workers only when the first ones are ready. Their number may be lowered before, so
-        # --initial is the least.
+        # The driver receives no workers before the first workers are ready. Until then, their number may be lowered.
+        # Therefore --initial is the least number.
         argv += ["--initial", str(limits.least), "--least", str(limits.least), "--most", str(limits.most)]
         argv += ["--planned", str(planned)]
         argv += ["--timeout", f"{strategy.elastic_timeout:g}"]
@@ -84,8 +84,8 @@ class DriverProcess:
         finally:
             theirs.close()
             os.close(errors_write)
-        # The driver ends when its connection closes; the supervisor notices the end of the process, not of the
-        # connection.
+        # The driver ends when the connection closes. The supervisor ignores the end of the connection, because it
+        # watches the process itself.
         self._connection = Connection(loop, ours, controller.from_driver, lambda reason: None)
         loop.add_reader(self._errors, self._logged)
 

@@ -1,4 +1,6 @@
-"""Load the user's rule for how long a failed host is excluded: ``exclusion="policies.py:Patient"`` of a strategy."""
+"""Load and apply the user's rule for how long a failed host is excluded. A strategy's option such as
+``exclusion="policies.py:Patient"`` names the rule.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def load_policy(text: str) -> ExclusionPolicy:
-    """Load the policy that the user has named.
+    """Load the exclusion policy that the user has named.
 
     Args:
         text: The name of a callable that returns the policy, as ``path/of/file.py:Name`` or ``package.module:Name``.
@@ -64,7 +66,7 @@ class Exclusion:
     def failed(self, host: str, now: float) -> float:
         """Return the time until which a host is excluded after a failure, on the clock of ``now``.
 
-        Return ``math.inf`` if the host is never used again.
+        Return ``math.inf`` if the host is excluded for ever.
         """
         usual = self._usual.failed(host, now)
         if self._own is None:

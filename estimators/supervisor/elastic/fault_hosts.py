@@ -1,6 +1,6 @@
 """Inject faults into a running elastic job.
 
-The spot market takes and returns hosts, and faults kill ranks. The job continues.
+Faults and the simulated spot market take hosts away, return hosts and kill ranks. The job continues meanwhile.
 """
 
 from __future__ import annotations
@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 
 
 class ElasticHosts:
-    """The hosts of an elastic job, as an implementation of :class:`estimators.supervisor.fault_injection.FaultyHosts`.
+    """The hosts of an elastic job as the fault injection sees them. The class implements
+    :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
-    A host that returns gets a new name. The fault injection uses the names that the attempt began with.
+    A host that returns gets a new name. The fault injection continues to use the name that the host had at the start of
+    the attempt.
 
     Args:
         job: The supervisor, which has the membership of the running attempt.
@@ -70,7 +72,7 @@ class ElasticHosts:
         """
         attempts = self._job.attempts
         if self._job.ends or (host in attempts.fleet.hosts and host not in attempts.fleet.gone):
-            return  # the attempts already use the host
+            return  # the job ends, or the host is available already
         attempts.fleet = attempts.fleet.returned(host)
         controller = self._running()
         if controller is None:
@@ -101,7 +103,7 @@ class ElasticHosts:
         controller = self._job.elastic
         if controller is not self._of:
             self._of = controller
-            self._now.clear()  # an attempt begins with the job's own host names
+            self._now.clear()  # a new attempt begins with the job's initial host names
         return controller if controller is not None and not controller.over else None
 
     def _take(self, host: str, back_in_s: float | None) -> None:

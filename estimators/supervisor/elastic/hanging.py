@@ -1,4 +1,4 @@
-"""Detect that an elastic job makes no progress, and report where its workers wait."""
+"""Detect that an elastic job makes no progress, and report where in the code its workers wait."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 
 class Hanging(ProgressJudge):
-    """Judges the progress of an elastic job. The supervisor runs this class, because the hosts join and leave.
+    """The judge of an elastic job's progress. The judge runs in the supervisor and not on a host, because hosts join
+    and leave.
 
     Waiting for hosts does not count as a hang, because ``elastic_timeout`` limits the wait.
 
@@ -32,7 +33,7 @@ class Hanging(ProgressJudge):
         self._roster = controller.roster
 
     def heed(self, event: Event) -> None:
-        """Handle an event of a host if the event is about progress or stacks."""
+        """Handle a host's event that reports progress or the stacks of workers. Ignore other events."""
         if event.kind == PROGRESS:
             self.alive()
         elif event.kind == STACKS:
@@ -51,10 +52,10 @@ class Hanging(ProgressJudge):
         self._controller.instruct(host, "dump")
 
     def is_expected(self) -> bool:
-        """Return whether workers should make progress.
+        """Return whether the job should make progress now.
 
-        Progress is expected if the driver does not wait for workers, or if workers are being prepared. Progress is also
-        expected if the driver's process is suspended.
+        Progress is expected after the first cluster has formed, except while the driver waits for workers. In any case,
+        progress is expected while workers are being prepared, or if the driver's process is suspended.
         """
         waits = self._controller.driver_waits or not self._controller.state.has_met
         return not waits or self._is_driver_stopped() or self._roster.preparing > 0
@@ -71,5 +72,5 @@ class Hanging(ProgressJudge):
                 yield f"{host}, {process if rank is None else f'rank {rank}'}: {place}"
 
     def give_up(self) -> None:
-        """Fail the job with a report of where each worker is."""
+        """Fail the job with a report of where in the code each worker waits."""
         self._controller.fail(no_progress(self._limit, self._lines(), self.missing))

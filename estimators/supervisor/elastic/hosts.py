@@ -20,13 +20,14 @@ if TYPE_CHECKING:
 #: How long a worker of a leaving host may take to exit by itself, in seconds. After this time, the worker is
 #: terminated.
 LEAVE_TIMEOUT = 30.0
-#: The time between the joining of a spare host and the start of the next spare host, in seconds. The imports of the new
-#: host would slow the joining.
+#: The time between the joining of a spare host and the start of the next spare host, in seconds. Without this pause,
+#: the imports on the new spare host would slow the joining.
 _SPARE_PAUSE_S = 3.0
 
 
 class HostControl:
-    """The control of an elastic job's hosts: starts hosts, and lets hosts leave. A source of places may request both.
+    """The control of an elastic job's hosts. It starts hosts, and makes hosts leave. The source that names the places
+    of hosts may request both.
 
     Args:
         controller: The controller of the membership.
@@ -40,8 +41,8 @@ class HostControl:
         self._roster = controller.roster
         self._most = most
         self._spares_from = 0.0  # the earliest time for starting spare hosts, on the controller's clock
-        self._ends: tuple[Failure, ...] = ()  # failures of hosts that have ended by themselves
-        self._owed: list[ElasticHost] = []  # lost hosts that are replaced once a place is free
+        self._ends: tuple[Failure, ...] = ()  # the failures of hosts that ended although they were not told to
+        self._owed: list[ElasticHost] = []  # lost hosts that will be replaced once a place is free
 
     # --- hosts that join ---
 
@@ -57,7 +58,7 @@ class HostControl:
         return [self._add(controller.strategy.processes_per_host) for _ in range(count)]
 
     def _add(self, slots: int, place: str | None = None) -> str:
-        """Use a spare host if one is ready. Otherwise, start a new host. Return the host's name.
+        """Let a spare host join if one is ready. Otherwise, start a new host. Return the host's name.
 
         Args:
             slots: The number of workers on the host.
@@ -70,7 +71,7 @@ class HostControl:
         controller.job.event("host_added", name=spare.name, spare=True)
         controller.job.say(f"{spare.name}, a spare host, joins")
         for worker in spare.workers.values():
-            if worker.state is WorkerState.READY:  # the host may have been ready for a long time
+            if worker.state is WorkerState.READY:  # the host may lack the checkpoints that were saved meanwhile
                 worker.state = WorkerState.PREPARING
                 self.workers.take_ready(worker)
         self._spares_from = controller.clock() + _SPARE_PAUSE_S
@@ -91,7 +92,7 @@ class HostControl:
         return name
 
     def keep_spares(self) -> None:
-        """Start the missing spare hosts. Do nothing until the first hosts train."""
+        """Start the missing spare hosts. Do nothing before the first cluster has formed."""
         controller = self._controller
         if not controller.state.has_met or controller.over or controller.clock() < self._spares_from:
             return
@@ -99,23 +100,23 @@ class HostControl:
             self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
-        """Handle that a host's toolkit has started."""
+        """Handle the message that a host's toolkit has started."""
         host.up = True
         self.begin(host)
-        self.finish_leaving(host)  # the request to leave may have come before the toolkit could receive it
+        self.finish_leaving(host)  # the toolkit could not receive an earlier request to leave
         self.keep_spares()
 
     def begin(self, host: ElasticHost) -> None:
-        """Prepare the workers of a host that has started and whose place is known."""
+        """Prepare the workers of a host, if the host has started and its place is known."""
         if host.state is HostState.STARTING and host.up and not deciding.stands_by(host, self._controller.places):
             host.state = HostState.READY
             for slot in range(host.slots):
                 self.workers.prepare(host, slot)
 
-    # --- they are lost ---
+    # --- hosts that are lost ---
 
     def ended(self, end: HostEnd) -> None:
-        """Handle that a host's toolkit has ended."""
+        """Handle the end of a host's toolkit."""
         controller = self._controller
         host = self._roster.hosts.get(end.host)
         if host is None or host.state is HostState.GONE:
@@ -135,7 +136,7 @@ class HostControl:
                 exit_code=end.exit_code,
             )
         )
-        if not host.up and not expected:  # the host never came up: its replacement is delayed, as after a failure
+        if not host.up and not expected:  # the host never came up: delay its replacement, as after a failure
             self.workers.exclude(host)
         for worker in host.workers.values():
             self.workers.ended(worker, 128 + signal.SIGKILL, None if expected else lost, of_host=True)
@@ -186,7 +187,7 @@ class HostControl:
         host.replace = False
         self._controller.backend.kill_host(name)
 
-    # --- they leave ---
+    # --- hosts that leave ---
 
     def remove(self, name: str) -> None:
         """Remove a host gracefully. After their next commit, the other hosts continue without the removed host.
@@ -234,7 +235,7 @@ class HostControl:
         controller.later(notice_s, take)
 
     def _begin_without(self, host: ElasticHost) -> None:
-        """Lower the number of workers that the training begins with, because a host leaves before the begin."""
+        """Lower the number of workers that the training begins with, if a host leaves before the training has begun."""
         controller = self._controller
         if not controller.state.has_begun and host.state is not HostState.LEAVING:
             first = max(controller.limits.least, controller.limits.first - host.slots)
@@ -283,8 +284,8 @@ class HostControl:
             self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
-        """Terminate workers of leaving hosts that have not noticed within ``LEAVE_TIMEOUT`` seconds that they must
-        exit.
+        """Schedule the termination of workers that stay too long. A worker of a leaving host is terminated if it has
+        not exited within ``LEAVE_TIMEOUT`` seconds.
         """
 
         def end(host: ElasticHost) -> None:
@@ -308,11 +309,13 @@ class HostControl:
         self._controller.job.say(f"{host} is at {place}")
 
     def notice(self, host: str, seconds: float) -> None:
-        """Handle a preemption notice from the source of places like a notice from the provider."""
+        """Handle a preemption notice of the source in the same way as a notice of the backend."""
         self._controller.job.interrupted(host, seconds)
 
     def places_known(self) -> None:
-        """Prepare the hosts that have started, and replace lost hosts, because the places are known now."""
+        """Prepare the hosts that have started, and replace lost hosts. Call the function when the source has named the
+        places.
+        """
         for host in self._roster.present_hosts:
             self.begin(host)
         self._settle_debts()

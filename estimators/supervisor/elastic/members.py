@@ -1,8 +1,8 @@
-"""Describe the hosts and workers of an elastic job, as the supervisor knows them.
+"""Describe the hosts and workers of an elastic job as its supervisor sees them.
 
 The states of a host are ``starting`` (its toolkit is starting), ``ready``, ``leaving`` (it was told to leave) and
 ``gone``. The states of a worker are ``preparing`` (it is importing its modules), ``ready`` (it is waiting for a rank),
-``placed``, ``restarting`` and ``ended``.
+``placed`` (it has a rank), ``restarting`` and ``ended``.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ class WorkerState(enum.Enum):
     PREPARING = "preparing"
     READY = "ready"
     PLACED = "placed"
-    #: The worker was told to restart. It is a member until it has a new rank.
+    #: The worker was told to restart. It remains a member of the cluster until it gets a new rank.
     RESTARTING = "restarting"
     ENDED = "ended"
 
     @property
     def has_place(self) -> bool:
-        """Return whether the worker has a place in the cluster, as far as the worker itself knows."""
+        """Return whether the worker has a place in the cluster, or had one until it was told to restart."""
         return self in (WorkerState.PLACED, WorkerState.RESTARTING)
 
 
@@ -53,18 +53,18 @@ class ElasticHost:
     excluded_until: float = 0.0
     replace: bool = True  # whether the host is replaced if it is lost
     up: bool = False  # whether the host's toolkit has come up
-    failure: Failure | None = None  # why the host cannot take part, as its toolkit has reported
-    origin: str = ""  # the first host in the chain of lost hosts that this one replaces, if none of them came up
-    address: str = ""  # address and reserved ports, as the host has reported them
+    failure: Failure | None = None  # the toolkit's report why the host cannot take part
+    origin: str = ""  # see `known_as`: the first in a chain of replaced hosts that never came up
+    address: str = ""  # the address and the reserved ports that the host has reported
     ports: tuple[int, ...] = ()
     spare: bool = False  # whether the host is kept ready without taking part
-    noticed: bool = False  # whether the host leaves because of a notice: it works until it is taken away
+    noticed: bool = False  # whether the host leaves because of a notice, and works until then
 
     @property
     def known_as(self) -> str:
         """Return the name under which the host's failures are counted.
 
-        A host that has never started and its replacement are counted as the same host.
+        A host that has never started and the host that replaces it are counted as one host.
         """
         return self.name if self.up else self.origin or self.name
 
@@ -78,15 +78,16 @@ class Worker:
     slot: int
     state: WorkerState = WorkerState.PREPARING
     rank: int | None = None
-    ended_with: int | None = None  # the exit code; for a worker that still has a place, the one of its script
-    leaves: bool = False  # whether the worker was told to exit because it has no place any more
+    ended_with: int | None = None  # the exit code of the worker, or of its script if the worker waits
+    leaves: bool = False  # whether the worker was told to exit because it lost its place
 
 
 class Roster:
     """The hosts and workers of a job. The class answers queries and makes no decisions.
 
-    A job may have had many more hosts than it has now. Therefore, at each new membership, ended hosts and workers are
-    removed from the lists that are searched. The duration of a query then depends only on the present hosts.
+    Over time, a job may have many more hosts than at any one moment. Therefore, at each new membership, ended hosts and
+    workers are removed from the lists that queries search. The duration of a query then depends only on the number of
+    present hosts.
 
     Args:
         initial: The hosts that the attempt starts with.
@@ -138,7 +139,7 @@ class Roster:
 
     @property
     def spare(self) -> ElasticHost | None:
-        """Return a spare host that can join at once. Return None if no spare host is ready."""
+        """Return a spare host that is ready to join at once. Return None if there is no such host."""
         return next((host for host in self.present_hosts if host.spare and host.state is HostState.READY), None)
 
     @property
@@ -238,7 +239,7 @@ class Roster:
         return worker.rank if worker is not None else None
 
     def to_list(self) -> list[dict[str, Any]]:
-        """Return the hosts in the form in which they are displayed: name, state and ranks."""
+        """Return a dict with ``name``, ``state`` and ``ranks`` for each host, for the job's status and for display."""
         ranks: dict[str, list[int]] = {}
         for rank, name in enumerate(self.members):
             ranks.setdefault(self.workers[name].host, []).append(rank)

@@ -1,7 +1,7 @@
-"""Assign the places that a source names to the hosts of an elastic job.
+"""Assign places to the hosts of an elastic job. A place is where a host can run, such as a machine that a source names.
 
-The module uses no clock and starts no process. :class:`estimators.supervisor.elastic.hosts.HostControl` carries out
-the decisions.
+The module uses no clock and starts no process. :class:`estimators.supervisor.elastic.hosts.HostControl` carries out the
+decisions.
 """
 
 from __future__ import annotations
@@ -17,15 +17,16 @@ if TYPE_CHECKING:
 
 
 class Places:
-    """Keeps one host of the job at each place. See :class:`estimators.backends.hosts.membership.MembershipListener`.
+    """The assignment of one host to each place. The class implements
+    :class:`estimators.backends.hosts.membership.MembershipListener`.
 
     Args:
-        source: The source of places. If the source does not decide which hosts the job has, it only limits the number
-            of hosts.
+        source: The source that names the places. A source either decides which hosts the job has, or only limits their
+            number.
         hosts: The job's hosts, by name. The initial hosts get the first places that are named.
         moves: Carries out the decisions.
         most: The largest number of hosts that the job may have.
-        slots: The number of workers at a place for which the source names no number.
+        slots: The number of workers at a place if the source does not specify the number.
         readers: The number of processes of a host that read in Pipe mode, which limits the number of workers. None in
             other modes.
     """
@@ -48,13 +49,14 @@ class Places:
         self._readers = readers
         self._of: dict[str, str] = {}  # place -> host
         self._slots: dict[str, int] = {}  # place -> its latest number of slots
-        self._before: dict[str, str] = {}  # place -> host, for places that are not named any more
+        self._before: dict[str, str] = {}  # place -> host, for places that the source does not name any more
         self._noticed: set[str] = set()  # places with a preemption notice
         self._unnamed = list(hosts) if source.decides else []  # initial hosts without a place yet
         self._known = not source.decides
-        #: The places of a source that does not decide the job's hosts. None if the source decides or has not answered.
+        #: The places that the source has named, if the source only limits the number of hosts. None if the source
+        #: decides the job's hosts, or if it has not named places yet.
         self.supply: tuple[str, ...] | None = None
-        #: Whether the source has answered, even with no places.
+        #: Whether the source has sent a list of places, even an empty one.
         self.answered = False
         #: The source's name in messages.
         self.title = source.title
@@ -66,7 +68,9 @@ class Places:
 
     @property
     def known(self) -> bool:
-        """Return whether the source has ever named a place. Return True if the source does not decide the places."""
+        """Return whether the source has ever named a place. Return True for a source that does not decide the job's
+        hosts.
+        """
         return self._known
 
     @property
@@ -91,11 +95,15 @@ class Places:
         return next((place for place, of in self._of.items() if of == host), None)
 
     def last_place_of(self, host: str) -> str | None:
-        """Return the current or last place of a host. Return None if the host has never had a place."""
+        """Return the place of a host, or the last place if the host has none now. Return None if the host has never had
+        a place.
+        """
         return {of: place for place, of in {**self._before, **self._of}.items()}.get(host)
 
     def may_replace(self, host: str) -> bool:
-        """Return whether the rules for places allow the replacement of a lost host."""
+        """Return whether a lost host may be replaced. If the source decides the job's hosts, the lost host's place must
+        still be named and must have no preemption notice.
+        """
         place = self.place_of(host)
         return not self.decide or (place is not None and place not in self._noticed)
 
@@ -105,7 +113,7 @@ class Places:
         self._unnamed = [by if name == lost else name for name in self._unnamed]
 
     def begun(self) -> None:
-        """Remove the initial hosts that have no place, because the training has begun without them."""
+        """Remove the initial hosts that have no place. Call the function when the training has begun without them."""
         unnamed, self._unnamed = self._unnamed, []
         first = len(unnamed) + len(self._of)
         for name in unnamed:
@@ -115,7 +123,9 @@ class Places:
     # --- calls of the source ---
 
     def places(self, found: membership.Places) -> None:
-        """Apply the named places. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Apply the list of places that the source has sent. See
+        :class:`estimators.backends.hosts.membership.MembershipListener`.
+        """
         self._noticed &= set(found)
         if self.decide:
             self._settle({place: self._default if slots is None else slots for place, slots in found.items()})
@@ -137,11 +147,13 @@ class Places:
         self._moves.say(f"{self.title}: {text}")
 
     def hopeless(self, text: str) -> None:
-        """Report that no place will be named. See :class:`estimators.backends.hosts.membership.MembershipListener`."""
+        """Handle the message that the source will name no place. See
+        :class:`estimators.backends.hosts.membership.MembershipListener`.
+        """
         self._moves.no_places(text)
 
     def _settle(self, found: Mapping[str, int]) -> None:
-        """Remove the hosts whose places are gone, and assign or start a host for each new place."""
+        """Remove the hosts whose places are no longer named. Assign a host to each new place, or start a host there."""
         for place in [place for place in self._of if place not in found]:
             host = self._hosts[self._of[place]]
             self._before[place] = self._of.pop(place)

@@ -1,4 +1,6 @@
-"""Define the rules of an elastic membership. Pure: time is an argument, and no process is started."""
+"""Define the rules for the sizes and changes of an elastic membership, and for excluded hosts. Pure: time is an
+argument.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ Placed = tuple[str, str]
 
 
 class ExclusionPolicy(Protocol):
-    """Decides how long a host is excluded after the failure of one of its workers."""
+    """The interface of the rule that decides how long a host is excluded after the failure of one of its workers."""
 
     def failed(self, host: str, now: float) -> float:
         """Return the time until which a host is excluded after the failure of one of its workers.
@@ -29,11 +31,13 @@ class ExclusionPolicy(Protocol):
 
 @dataclasses.dataclass
 class GrowingCooldown:
-    """Excludes a host for ``shortest`` seconds. Each additional failure doubles the time, up to ``longest``.
+    """The rule that excludes a host for ``shortest`` seconds. Each additional failure doubles the time, up to
+    ``longest``.
 
-    Horovod's rule excludes a host for ever. If a range is configured, Horovod first excludes the host for twice the
-    shortest time (``runner/elastic/discovery.py`` counts before it shifts). In this class, a failure counts as the
-    first failure again if the previous failure was more than ``forget_after`` seconds before.
+    By default, Horovod excludes a host for ever. If a cooldown range is configured, Horovod's first exclusion takes
+    twice the shortest time (``runner/elastic/discovery.py`` increments its counter before it computes the delay). In
+    this class, the first exclusion takes the shortest time. If the previous failure was more than ``forget_after``
+    seconds ago, a failure counts as the first one again.
 
     Attributes:
         shortest: The first exclusion, in seconds.
@@ -56,7 +60,7 @@ class GrowingCooldown:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Limits:
-    """The allowed sizes of a membership and the limits for one change.
+    """The allowed sizes of a membership, and how much may change at once.
 
     Attributes:
         first: The number of workers that the training begins with.
@@ -64,7 +68,7 @@ class Limits:
         most: The largest number of workers.
         max_join: The largest number of hosts that may join at once. None for no limit.
         max_leave: The largest number of hosts that may leave at once. None for no limit.
-        grow_every: The least time between two growths, in seconds.
+        grow_every: The least time between two increases of the size, in seconds.
     """
 
     first: int
@@ -81,7 +85,7 @@ class Offer:
 
     Attributes:
         workers: The names of the workers, oldest first.
-        again_at: The time for the next decision, if a limit delays a change. None if no change is delayed.
+        again_at: The time at which to decide again, if a limit delays a change. None if no change is delayed.
     """
 
     workers: tuple[str, ...]
@@ -101,8 +105,8 @@ def next_offer(
 
     Args:
         current: The workers that are in the cluster and alive, oldest first.
-        ready: Every worker that is alive and can join, with the worker's host, oldest first. The workers in ``current``
-            are included.
+        ready: All workers that are in the cluster or can join it, each with its host, oldest first. The workers in
+            ``current`` are included.
         leaving: The hosts that have been told to leave, in the order in which they were told.
         limits: The limits for one change.
         now: The current time, in seconds on a monotonic clock.

@@ -1,4 +1,4 @@
-"""Answer the requests of clients to an elastic job's supervisor.
+"""Carry out the requests that clients send to an elastic job's supervisor.
 
 The requests are ``hosts``, ``add_hosts``, ``remove_host``, ``interrupt`` and ``kill_rank``.
 """
@@ -15,14 +15,15 @@ OPERATIONS = ("hosts", "add_hosts", "remove_host", "interrupt", "kill_rank")
 
 
 def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, Any]:
-    """Carry out a client's request.
+    """Carry out a client's request, and return the response.
 
     Args:
         controller: The job's membership controller.
-        message: ``{"op": …}`` with ``count``, ``host``, ``notice_s``, ``rank`` or ``signal``.
+        message: ``{"op": …}`` with the arguments of the operation: ``count``, ``host``, ``notice_s``, ``rank`` or
+            ``signal``.
 
     Returns:
-        The answer. The answer contains ``error`` if the request cannot be carried out.
+        The response. It contains ``error`` if the request cannot be carried out.
     """
     operation = message["op"]
     if operation == "hosts":

@@ -1,23 +1,26 @@
-"""Assign ranks for torch_distributed, where all workers restart when a worker is lost or joins.
+"""Assign ranks to the workers of an elastic torch_distributed job, where all workers restart when a worker is lost or
+joins.
 
-The driver in this module replaces Horovod's (:mod:`.driver`). Both drivers send these messages:
+The driver in this module is used instead of Horovod's driver (:mod:`.driver`). Both drivers send these messages to the
+controller:
 
 * ``start``: a worker gets a rank and an environment.
 * ``end``: a worker has no rank any more and must exit.
 * ``membership``: the workers in rank order.
 * ``waiting``, ``enough``, ``too_few`` and ``finished``: the state of the cluster.
 
-The driver in this module also sends ``restart``: a worker must exit and wait for a new rank. The driver in this module
-receives these messages:
+The driver in this module also sends ``restart``: a worker must exit and wait for a new rank. It receives these messages
+from the controller:
 
-* ``workers``: the wanted workers, oldest first.
-* ``ready``: a worker has exited and waits.
+* ``workers``: the workers that the cluster should have, oldest first.
+* ``ready``: a worker has exited and waits for a new rank.
 * ``done``: a worker's script is complete.
-* ``failed``: a worker's script has failed by itself.
+* ``failed``: a worker's script has failed.
 * ``ended``: a worker is gone.
 
-A membership begins when every worker of the previous membership has ended and all hosts have the newest checkpoints.
-Thus no worker can connect to a process of an earlier membership.
+A membership is the period in which the same workers train together. It begins when every worker of the previous
+membership has ended and all hosts have the newest checkpoints. Thus no worker can connect to a process of an earlier
+membership.
 """
 
 from __future__ import annotations
@@ -41,13 +44,13 @@ if TYPE_CHECKING:
 
 #: How long workers may take to save and exit before a planned change, in seconds. torchrun uses the same time.
 PLANNED_GRACE_S = 30.0
-#: How long workers may take to exit after a member was lost, in seconds. The time is short because their step has
-#: failed anyway.
+#: How long workers may take to exit after a member was lost, in seconds. The time is short because the workers' current
+#: step has failed anyway.
 _LOSS_GRACE_S = 0.5
 
 
 class RestartPhase(enum.Enum):
-    """The phase of a membership."""
+    """A phase of the driver, during a membership or between two memberships."""
 
     #: Too few workers are available.
     WAITING = "waiting"
@@ -62,16 +65,17 @@ class RestartPhase(enum.Enum):
 
 
 class RestartingDriver:
-    """Assigns ranks to workers. All methods return at once, and messages are delivered afterwards.
+    """The driver that assigns ranks to workers which restart. All methods return at once, and messages are delivered
+    afterwards.
 
     Args:
         loop: The supervisor's event loop.
         controller: The controller, which receives the messages.
-        backend: The backend that runs the hosts. It copies the newest checkpoints to all hosts.
+        backend: The backend that runs the hosts. The backend copies the newest checkpoints to all hosts.
         strategy: The job's strategy.
-        limits: The smallest and largest size of the membership.
+        limits: The least and the largest number of workers in a membership.
         roster: The hosts and workers.
-        restarts: The number of starts of the workers in earlier attempts.
+        restarts: How often all workers were started in earlier attempts.
 
     Attributes:
         pid: Always None, because this driver is not a separate process.
@@ -101,12 +105,12 @@ class RestartingDriver:
         self._wanted: tuple[str, ...] = ()
         self._members: tuple[str, ...] = ()
         self._awaited: set[str] = set()  # members that have not exited yet
-        self._told: set[str] = set()  # members that were told to exit for good
+        self._told: set[str] = set()  # members that were told to exit and not to wait for a rank
         self._done: set[str] = set()
         self._generation = -1
         self._failures = 0  # failures of the script itself, as opposed to lost workers
-        self._grace = 0.0  # how long exiting workers have, in seconds
-        self._has_failed = False  # in the membership that is ending
+        self._grace = 0.0  # how long workers may take to exit, in seconds
+        self._has_failed = False  # whether the script has failed in the current membership
         self._has_lost = False
         self._waits: Timer | None = None
         self._wait()
@@ -190,7 +194,7 @@ class RestartingDriver:
     # --- from one membership to the next ---
 
     def _end(self, grace: float) -> None:
-        """Make the members exit. The members that are still wanted then wait for their next rank.
+        """Make the members exit. Members that are to be in the next membership then wait for a new rank.
 
         Args:
             grace: How long the members may take to exit, in seconds.

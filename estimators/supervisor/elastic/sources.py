@@ -1,4 +1,4 @@
-"""Select the source that names the places of an elastic job's hosts."""
+"""Select the source that names the places, such as machines, at which an elastic job's hosts can run."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ from estimators.records.record import DISCOVERED
 
 
 def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
-    """Return the source of the hosts and slots of a job. The user's discovery precedes the backend's source.
+    """Return the source that names a job's places and their numbers of workers. If the user has set ``discovery``, it
+    is used instead of the backend's source.
 
     Returns:
-        The source, or None if the hosts are neither limited nor named by a source.
+        The source. None if no source limits or names the hosts.
     """
     if strategy.discovery is None:
         return backend.membership()

@@ -1,4 +1,4 @@
-"""Build the texts about an elastic training that waits for workers. Pure."""
+"""Build the messages about an elastic training that waits for workers. Pure."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from estimators.supervisor.elastic.policy import Limits
 
 
 class Wording:
-    """Builds texts about waiting for workers. The texts name the missing workers and the time limit.
+    """The messages about waiting for workers. They name the missing workers and the time limit.
 
     Args:
         strategy: The job's strategy.
@@ -36,7 +36,7 @@ class Wording:
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
-        """Return the text for a training that has too few workers left and waits for more workers."""
+        """Return the message for a training that has too few workers left and waits for more workers."""
         needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
             f"the training needs at least {needed}, but has only {there}. It waits for more workers, up to "
@@ -44,7 +44,7 @@ class Wording:
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
-        """Return the text for a training that does not have enough workers to begin."""
+        """Return the message for a training that has too few workers to begin."""
         text = (
             f"the training needs {limits.first} workers to begin ({self._first_is}), but has only {there}. It waits "
             f"for the other workers, up to {self._strategy.elastic_timeout:g} s."
@@ -55,8 +55,8 @@ class Wording:
         return f"{text} {title[0].upper()}{title[1:]} lists {', '.join(self.places.names) or 'no host'}."
 
     def another_attempt(self, awaited: list[str]) -> str:
-        """Return the text for an attempt that ends because of missing workers. Another attempt follows when the awaited
-        hosts have returned.
+        """Return the message for an attempt that ends because too few workers are left. Another attempt follows when
+        the hosts in ``awaited`` have returned.
         """
         return (
             f"there were too few workers for {self._strategy.elastic_timeout:g} s (elastic_timeout). Another attempt "
@@ -64,7 +64,7 @@ class Wording:
         )
 
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:
-        """Return the failure of a job whose workers have not joined within ``elastic_timeout``."""
+        """Return the failure of a job in which too few workers have joined within ``elastic_timeout``."""
         strategy = self._strategy
         coming = self._roster.preparing
         least_is = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
@@ -80,16 +80,16 @@ class Wording:
 
     @property
     def _first_is(self) -> str:
-        """Return the name and value of the setting that determines the number of the first workers."""
+        """Return the name and value of the setting that determines with how many workers the training begins."""
         if self._strategy.workers:
             return f"workers={self._strategy.workers}"
         return f"instance_count={self._first_hosts}"
 
     def _missing(self, text: str) -> str:
-        """Insert the hosts whose workers are missing into a text. Return "" if no workers are missing.
+        """Return a text that names the hosts whose workers are missing. Return "" if no workers are missing.
 
         Args:
-            text: The text, with ``{}`` for the hosts.
+            text: The text, in which ``{}`` stands for the hosts.
         """
         names = [f"{host.name}{self._place_of(host.name)}" for host in self._roster.missing]
         return text.format(", ".join(names)) if names else ""

@@ -1,4 +1,4 @@
-"""Prepare, place and terminate the workers of an elastic job, and start workers again after a cooldown."""
+"""Prepare, place and terminate the workers of an elastic job, and replace lost workers after a cooldown."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
     from estimators.supervisor.elastic.controller import ElasticController
     from estimators.supervisor.elastic.hosts import HostControl
 
-#: How long the other members may take to form a cluster after the loss of a member, in seconds. Meanwhile no other
+#: How long the other members may take to form a cluster after the loss of a member, in seconds. During this time, no
 #: change is sent to the driver.
 _SETTLE_S = 2.0
-#: The job fails after this number of workers has ended before any worker was in the cluster.
+#: The job fails if this many workers have ended before the first cluster has formed.
 _HOPELESS = 3
 
 
 class WorkerControl:
-    """Starts, places and terminates workers on the hosts that are present.
+    """The control of the workers on all present hosts: it starts, places and terminates them.
 
     Args:
         controller: The controller of the membership.
@@ -37,8 +37,8 @@ class WorkerControl:
         exclusion: The rule that determines how long a host is excluded after a failure.
 
     Attributes:
-        trains: Whether the script has reported that it trains. Workers that join after this report are told that they
-            are late.
+        trains: Whether the script has reported that it trains. A worker that joins later is told by an environment
+            variable that it is late.
         injected: The ids of the faults that the script has injected. A restarted script does not repeat these faults.
     """
 
@@ -64,8 +64,8 @@ class WorkerControl:
             self.take_ready(worker)
 
     def take_ready(self, worker: Worker) -> None:
-        """Handle that a worker can get a rank. If no worker of its host is in the cluster, copy checkpoints to the host
-        first.
+        """Handle the message that a worker is ready for a rank. If the host has no worker in the cluster, copy the
+        newest checkpoints to the host first.
         """
         controller = self._controller
         if worker.state is WorkerState.RESTARTING:
@@ -151,7 +151,7 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Exclude a lost worker's host for a while, and start another worker on the host afterwards.
+        """Exclude a lost worker's host for a while, and schedule another worker for the time after the exclusion.
 
         Returns:
             Whether the training continues.
@@ -181,7 +181,9 @@ class WorkerControl:
         return True
 
     def exclude(self, host: ElasticHost) -> float:
-        """Exclude a host after a failure. Return the length of the exclusion in seconds."""
+        """Exclude a host after a failure, so that no new worker starts there. Return the length of the exclusion in
+        seconds.
+        """
         controller = self._controller
         now = controller.clock()
         place = controller.places.place_of(host.name) if controller.places is not None else None
@@ -217,7 +219,7 @@ class WorkerControl:
         self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
-        """End a training that waits for workers if no member with the training's state is left."""
+        """End a training that waits for workers if none of its members is left. The state of the training is then lost."""
         controller = self._controller
 
         def end() -> None:
@@ -225,7 +227,7 @@ class WorkerControl:
                 controller.finished("")
 
         if controller.state is State.SHORT and not self._roster.members_left and not self._roster.restarts:
-            controller.later(0.0, end)  # after the events of hosts that have just ended
+            controller.later(0.0, end)  # handle pending events of hosts that have just ended first
 
     def signal(self, rank: int, number: int) -> None:
         """Send a signal to the worker that currently has a rank.

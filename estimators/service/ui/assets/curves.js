@@ -1,16 +1,16 @@
-// Curves of metrics: fetched from an address, drawn by uPlot, smoothed and scaled as the page's controls say.
+// Fetch the curves of metrics from a URL, and draw them with uPlot. The page's controls set smoothing and scale.
 const COLOURS = ["#3b82d6", "#d9822b", "#2f9e62", "#c2497f", "#8b6fd0", "#7d8b2f"];
-const LEGEND = 20; // more lines than this have no legend
-const GRID = 2000; // and their points lie on so many moments
+const LEGEND = 20; // with more lines, a plot has no legend
+const GRID = 2000; // with more lines than LEGEND, the points are rounded to this number of times
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
-// Bytes have many digits, for which there is no room beside an axis.
+// Numbers of bytes have too many digits for the room beside an axis, so large numbers are written in compact form.
 const compact = new Intl.NumberFormat("en", { notation: "compact", maximumFractionDigits: 3 });
 const ticks = (plot, values) => values.map((value) => (
   value === null ? "" : Math.abs(value) >= 1e5 ? compact.format(value) : String(Number(value.toPrecision(6)))));
 
-// An exponential moving average without the bias of its beginning, as TensorBoard's. What is no number stays a gap.
+// Return an exponential moving average without the bias of the first values, like TensorBoard. A null stays a gap.
 function smoothed(values, weight) {
   let sum = 0, norm = 0;
   return values.map((value) => {
@@ -21,7 +21,8 @@ function smoothed(values, weight) {
   });
 }
 
-// Of many lines, the last value of each in each cell of a grid: else the table of all of them would be their product.
+// If there are many lines, keep only the last value of each line in each cell of a grid of times. Otherwise, the joined
+// table would have a row for each time of each line.
 function gridded(tables) {
   if (tables.length <= LEGEND) return tables;
   const last = tables.reduce((most, [x]) => Math.max(most, x[x.length - 1] ?? 0), 0);
@@ -33,7 +34,8 @@ function gridded(tables) {
 }
 
 export class Curves {
-  // place: where; address: of the data; controls: elements that the page has for them; unit: of the horizontal axis.
+  // place: the element for the plots; address: the URL of the data; logarithmic, smoothing: the page's controls;
+  // empty: the element that is shown if there are no curves; unit: the unit of the horizontal axis.
   constructor(place, address, { logarithmic, smoothing, empty, unit = "seconds" }) {
     Object.assign(this, { place, address, logarithmic, smoothing, empty, unit });
     this.plots = [];
@@ -52,7 +54,7 @@ export class Curves {
   draw() {
     this.plots.forEach((plot) => plot.destroy());
     this.place.replaceChildren();
-    // All places before the first plot: each one's width depends on how many there are beside it.
+    // All places are created before the first plot, because a place's width depends on the places beside it.
     const places = Object.keys(this.latest).map((name) => {
       const place = document.createElement("div");
       place.setAttribute("role", "img");
@@ -63,7 +65,7 @@ export class Curves {
     const logarithmic = this.logarithmic?.checked ?? false, weight = Number(this.smoothing?.value ?? 0);
     this.plots = Object.entries(this.latest).map(([name, lines], number) => {
       const labels = Object.keys(lines);
-      // What is not above zero has no place on a logarithmic axis.
+      // A logarithmic axis cannot show values that are not above zero.
       const data = uPlot.join(gridded(labels.map((label) => lines[label])).map(([x, y]) => [
         x, smoothed(logarithmic ? y.map((v) => (v > 0 ? v : null)) : y, weight)]));
       const axis = { stroke: colour("--ink"), grid: { stroke: colour("--line") }, ticks: { stroke: colour("--line") } };
@@ -85,9 +87,9 @@ export class Curves {
     try {
       const answer = await fetch(this.address);
       if (answer.ok) { this.latest = await answer.json(); this.draw(); }
-    } catch { /* the server has ended, which the page says elsewhere */ } finally { this.loading = false; }
+    } catch { /* the server has ended; the page shows this elsewhere */ } finally { this.loading = false; }
   }
 
-  // Many events come at once: the curves follow at most every two seconds.
+  // Many events may arrive at once, so the curves are loaded at most every two seconds.
   later() { this.waiting = this.waiting ?? setTimeout(() => this.load(), 2000); }
 }

@@ -1,4 +1,5 @@
-// One job's page: curves, and what the server sends while the job runs. Text is set as text, never as markup.
+// The page of one job: its curves, and the updates that the server sends while the job runs. Text is never inserted as
+// HTML.
 import { Curves } from "./curves.js";
 
 const byId = (id) => document.getElementById(id);
@@ -29,7 +30,7 @@ function add({ lines, skipped }) {
   if (end) log.scrollTop = log.scrollHeight;
 }
 
-// The parts of the page that the server made and that change while a job runs; what is open or typed stays.
+// Replace the parts of the page that change while a job runs. Open forms and typed texts are kept.
 async function refresh() {
   waiting = null;
   try {
@@ -41,9 +42,9 @@ async function refresh() {
     if (old.dataset.shape !== fresh.dataset.shape) old.replaceWith(fresh);
     if (!rank.value) {
       rank.replaceChildren(...made.getElementById("rank").childNodes);
-      rank.value = ""; // else the last one is chosen
+      rank.value = ""; // otherwise, the last option would be selected
     }
-  } catch { /* the server has ended, which the stream says */ }
+  } catch { /* the server has ended; the stream reports this */ }
 }
 
 function later() {
@@ -56,7 +57,7 @@ function open() {
   log.replaceChildren();
   const wanted = new URLSearchParams({ rank: rank.value, q: search.value, level: level.value });
   source = new EventSource(base + "/stream?" + wanted);
-  // A connection that was broken begins anew, with the last lines.
+  // After a lost connection, the log begins again with the last lines.
   source.addEventListener("open", () => { log.replaceChildren(); byId("gone").textContent = ""; });
   source.addEventListener("log", (event) => add(JSON.parse(event.data)));
   source.addEventListener("status", (event) => {

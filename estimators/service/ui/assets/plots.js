@@ -1,4 +1,4 @@
-// A page of curves alone: of jobs that are compared, of a study.
+// A page with curves only: those of compared jobs, or of a study.
 import { Curves } from "./curves.js";
 
 const place = document.getElementById("curves");
