@@ -139,7 +139,9 @@ def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> Configurat
 
 
 def _unknown(where: str, value: object, allowed: Iterable[str]) -> str:
-    """Return the message about an unknown name. If ``where`` is "location: kind", the message begins with "location:"."""
+    """Return the message about an unknown name. If ``where`` is "location: kind", the message begins with
+    "location:".
+    """
     place, colon, what = where.rpartition(": ")
     return f"{place}{colon}{unknown(what, value, allowed)}"
 

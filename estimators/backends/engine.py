@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import importlib.metadata
 
 from estimators.backends.hosts.provider import Finding
 
@@ -34,10 +33,9 @@ class EnginePackage:
     @property
     def version(self) -> str | None:
         """Return the installed version of the package. Return None if the package is not installed."""
-        try:
-            return importlib.metadata.version(self.package)
-        except importlib.metadata.PackageNotFoundError:
-            return None
+        from estimators.records.provenance.packages import versions
+
+        return versions((self.package,)).get(self.package)
 
     def refusal(self) -> str | None:
         """Return why the engine cannot be used in this environment, with the remedy. Return None if the engine can be

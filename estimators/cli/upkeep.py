@@ -271,9 +271,6 @@ def run_version(args: argparse.Namespace) -> int:
 
 def version_text() -> str:
     """Return the installed version of fleetfit, or ``(not installed)``."""
-    from importlib.metadata import PackageNotFoundError, version
+    from estimators.records.provenance.packages import versions
 
-    try:
-        return version("fleetfit")
-    except PackageNotFoundError:
-        return "(not installed)"
+    return versions(("fleetfit",)).get("fleetfit", "(not installed)")

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import html
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -260,6 +259,8 @@ class ClusterPlan:
         return str(self)
 
     def _repr_html_(self) -> str:
+        import html
+
         return f"<pre>{html.escape(self.text())}</pre>"
 
     def _title(self) -> str:

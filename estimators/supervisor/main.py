@@ -78,7 +78,9 @@ def _ignore_interrupts() -> None:
 
 
 def _keep_what_is_left(record: JobRecord) -> None:
-    """Save the job's result, and replace the hosts' copies of the job's code by links. No caller waits for these steps."""
+    """Save the job's result, and replace the hosts' copies of the job's code by links. No caller waits for
+    these steps.
+    """
     from estimators.results import saving
 
     os.nice(19)

@@ -1,4 +1,6 @@
-"""Improve the hints about a missing module that is not a package, but a file next to the job's code that was not sent."""
+"""Improve the hints about a missing module that is not a package, but a file next to the job's code that was
+not sent.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,9 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Return a failure with better hints about missing modules that lie next to the job's code on the caller's machine."""
+    """Return a failure with better hints about missing modules that lie next to the job's code on the
+    caller's machine.
+    """
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):

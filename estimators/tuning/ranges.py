@@ -1,4 +1,6 @@
-"""Define the ranges of hyperparameters with the names of the SageMaker SDK 2.x, and convert them to and from requests."""
+"""Define the ranges of hyperparameters with the names of the SageMaker SDK 2.x, and convert them to and from
+requests.
+"""
 
 from __future__ import annotations
 

@@ -153,7 +153,9 @@ class TuningRecord:
 
     @property
     def is_managed(self) -> bool:
-        """Return whether the tuning job runs on a managed service. If so, the process on this machine only follows it."""
+        """Return whether the tuning job runs on a managed service. If so, the process on this machine only
+        follows it.
+        """
         options = JobOptions.from_dict(self.template.read_options())
         fleet = fleets.find(options.backend)
         return fleet is not None and fleet.capabilities.managed

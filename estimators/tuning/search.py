@@ -1,4 +1,6 @@
-"""Define the sampler, the pruner and the journal of an Optuna study. Only code that needs Optuna imports this module."""
+"""Define the sampler, the pruner and the journal of an Optuna study. Only code that needs Optuna imports this
+module.
+"""
 
 from __future__ import annotations
 

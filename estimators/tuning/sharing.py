@@ -1,4 +1,6 @@
-"""Share a fleet of hosts among the running trials of a tuning job by adding hosts to jobs and removing hosts from jobs."""
+"""Share a fleet of hosts among the running trials of a tuning job by adding hosts to jobs and removing hosts
+from jobs.
+"""
 
 from __future__ import annotations
 

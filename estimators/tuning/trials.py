@@ -1,4 +1,6 @@
-"""Start trials as ordinary training jobs made from the tuning job's template, and read their values from their records."""
+"""Start trials as ordinary training jobs made from the tuning job's template, and read their values from
+their records.
+"""
 
 from __future__ import annotations
 

@@ -402,7 +402,7 @@ class ProgressCallback(KerasCallback):
         self._faults = cluster.faults
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """On the chief of parameter servers, start a thread that watches the number of finished steps."""
+        """Start a thread that watches the number of finished steps, on the chief of parameter servers."""
         if self._cluster.coordinates:
             self._watch = threading.Event()
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()

@@ -58,7 +58,15 @@ def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None 
     """
     path = sys.path if folders is None else folders
     found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in names}
-    return {name: distribution.version for name, distribution in found.items() if distribution is not None}
+    known = {name: _field(distribution, "Version") for name, distribution in found.items() if distribution is not None}
+    return {name: version for name, version in known.items() if version is not None}
+
+
+def _field(one: metadata.Distribution, name: str) -> str | None:
+    """Return a field of a distribution's metadata. Return None for a folder that an interrupted installation left."""
+    with contextlib.suppress(FileNotFoundError):  # raised by the package importlib_metadata
+        return one.metadata[name] or None
+    return None
 
 
 def listing(python: str = sys.executable) -> dict[str, Any]:
@@ -81,10 +89,8 @@ def freeze(folders: list[str]) -> list[str]:
     """
     found: dict[str, str] = {}
     for one in metadata.distributions(path=folders):
-        name = None
-        with contextlib.suppress(FileNotFoundError):  # raised by the package importlib_metadata
-            name = one.metadata["Name"]
-        if name and name != "pip":  # an interrupted installation leaves folders without
+        name = _field(one, "Name")
+        if name is not None and name != "pip":
             found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), _requirement(name, one))
     return [found[name] for name in sorted(found)]
 

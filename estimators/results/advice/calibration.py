@@ -143,7 +143,9 @@ class Calibration:
         return alone_s * max(last, last * processes / count if last > _CONTENDS else processes / self.cores)
 
     def _lines(self, strategy: str) -> list[tuple[int, StepCost]]:
-        """Return the measured costs of a step under a strategy, each with its number of processes, in ascending order."""
+        """Return the measured costs of a step under a strategy, each with its number of processes, in
+        ascending order.
+        """
         found = [(point.processes, point.lines[strategy]) for point in self.points if strategy in point.lines]
         if not found:
             raise ConfigurationError(unknown("calibrated strategy", strategy, self.strategies))
@@ -232,7 +234,9 @@ class Calibration:
             ) from error
 
     def save(self, home: str | Path | None = None) -> Path:
-        """Save the calibration below ``$FLEETFIT_HOME``, from where :func:`load` reads it. Return the path of the file."""
+        """Save the calibration below ``$FLEETFIT_HOME``, from where :func:`load` reads it. Return the path of
+        the file.
+        """
         file = jobs_folder(home).parent / _FILE
         known = _read(file)
         known[self.instance_type] = self.to_dict()

@@ -1,4 +1,6 @@
-"""List well-known models by size. The numbers of parameters are computed from the architectures in the models' papers."""
+"""List well-known models by size. The numbers of parameters are computed from the architectures in the
+models' papers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Draw the predicted time of a step for each option of a recommendation, divided into computing, waiting and exchange."""
+"""Draw the predicted time of a step for each option of a recommendation, divided into computing, waiting and
+exchange.
+"""
 
 from __future__ import annotations
 

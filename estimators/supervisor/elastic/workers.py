@@ -219,7 +219,9 @@ class WorkerControl:
         self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
-        """End a training that waits for workers if none of its members is left. The state of the training is then lost."""
+        """End a training that waits for workers if none of its members is left. The state of the training is
+        then lost.
+        """
         controller = self._controller
 
         def end() -> None:
