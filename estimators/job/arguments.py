@@ -177,7 +177,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="image_uri",
         treatment=_CARRIED,
         v1_name="image_name",
-        note=f"the default job name starts with the image's name. {PROCESSES} runs this Python, not the image",
+        note=f"the default job name starts with the image's name. {PROCESSES} uses the Python of your program, not the "
+        "image",
     ),
     Argument(
         name="framework_version",
@@ -189,7 +190,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="py_version",
         treatment=_CHANGED,
         owner=_FRAMEWORK,
-        note=f"optional. {PROCESSES} runs this Python, and warns if you request a different version",
+        note=f"optional. {PROCESSES} uses the Python of your program, and warns if you request a different version",
     ),
     Argument(
         name="compiler_config",
@@ -213,7 +214,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="model_uri",
         treatment=_CHANGED,
         accepts=_PATH,
-        note="also a path. In local jobs, this channel is like any other input channel",
+        note="also a path. In local jobs, the model's channel is like any other input channel",
     ),
     Argument(name="model_channel_name", treatment=_CARRIED),
     Argument(
@@ -238,7 +239,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         treatment=_CHANGED,
         accepts="str | os.PathLike[str] | Literal[False] | None",
         owner=_TF,
-        note="the same rules as in the SDK. With a local output, <output_path>/<job>/model is a plain path",
+        note="the same rules as in the SDK. With a local output, the default <output_path>/<job>/model is a plain path",
     ),
     # limits and spot
     Argument(name="max_run", treatment=_CARRIED, v1_name="train_max_run"),
