@@ -61,7 +61,9 @@ def test_hosts_are_the_nodes_that_ray_has(make: clusters.Make, ray_cluster: rays
     assert not any(event.data["name"] == "algo-6" for event in job.record.events() if event.kind == "host_added")
 
 
-def test_each_host_has_a_bundle_of_a_given_placement_group(make: clusters.Make, ray_cluster: rays.Cluster) -> None:
+def test_each_host_has_a_bundle_of_a_given_placement_group(
+    ray_cluster: rays.Cluster, tmp_path: Path, home: Path
+) -> None:
     """Hosts of an elastic job are requested one by one; a bundle that is taken is not given again."""
     group = rays.asks(
         ray_cluster.address,
@@ -70,9 +72,9 @@ def test_each_host_has_a_bundle_of_a_given_placement_group(make: clusters.Make, 
         "assert group.wait(30)\n"
         "print(group.id.hex())",
     ).strip()
-    options = {**make._options["backend_options"], "placement_group": group}
+    make = places.on_ray(ray_cluster, tmp_path, home, placement_group=group)
     strategy = ElasticHorovod(max_hosts=2, min_hosts=1, warm=False, cooldown=(0.2, 1.0))
-    job = make.start(MEETING, hosts=2, distribution=strategy, backend_options=options)
+    job = make.start(MEETING, hosts=2, distribution=strategy)
     until_size(job, 2)
     next(one for one in clusters.Snapshot(job).members if one.kind == "toolkit").kill()
     until_size(job, 2, 1, 2)  # in the bundle that has become free
