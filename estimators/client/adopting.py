@@ -1,4 +1,4 @@
-"""Creates local records for jobs that another machine or another client has started."""
+"""Create local records for jobs on SageMaker or on a dispatcher that another machine or another SDK has started."""
 
 from __future__ import annotations
 
@@ -18,19 +18,20 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 
-#: Maximum time to wait for a dispatcher's first message about a job, in seconds. Our code may have to be copied first.
+#: Maximum time to wait for a dispatcher's first message about a job, in seconds. fleetfit's code may have to be copied
+#: to the dispatcher first.
 _FIRST_NEWS_S = 60.0
 _LOOK_S = 0.02
 
 
 def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> TrainingJob:
-    """Find a job on SageMaker, create a local record for the job, and start a supervisor that follows the job.
+    """Find a job on SageMaker, create a local record for the job, and start a local supervisor that follows the job.
 
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: The error to raise if SageMaker cannot be asked because no session is given and no region is
-            configured.
+        not_here: The error that the job has no record on this machine. It is raised if no request can be sent to
+            SageMaker, because no session is given and no region is configured.
 
     Raises:
         JobNotFoundError: SageMaker does not have the job, or the request to SageMaker failed.
@@ -42,7 +43,7 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
         answer = aws.client("sagemaker").describe_training_job(TrainingJobName=name)
     except ConfigurationError as error:
         raise JobNotFoundError(f"{not_here} SageMaker was not asked: {error}") from not_here
-    except Exception as error:  # noqa: BLE001 - every one is explained
+    except Exception as error:  # noqa: BLE001 - the error is explained in the raised message
         place = aws.region
         if is_missing(error):
             raise JobNotFoundError(f"{not_here} SageMaker in {place} has no such job either.") from not_here
@@ -69,11 +70,11 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
 
 
 def adopt_dispatched(name: str, dispatcher: str, options: Mapping[str, Any]) -> TrainingJob:
-    """Find a job at a dispatcher, create a local record for the job, and start a supervisor that follows the job.
+    """Find a job on a dispatcher, create a local record for the job, and start a local supervisor that follows the job.
 
     Args:
         name: The job's name.
-        dispatcher: The dispatcher, as in ``RunOptions``.
+        dispatcher: The dispatcher, as in ``RunOptions(dispatcher=…)``.
         options: The dispatcher's options.
 
     Raises:

@@ -1,4 +1,4 @@
-"""Provides a job's metrics in the form of the SageMaker SDK's ``TrainingJobAnalytics``."""
+"""Return a job's metrics through the interface of the SageMaker SDK's class ``TrainingJobAnalytics``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class TrainingJobAnalytics:
-    """The metrics of a job. The methods are the methods of the SageMaker SDK's class with the same name.
+    """The metrics of a job. The class has the same methods as the SageMaker SDK's class ``TrainingJobAnalytics``.
 
     Args:
         job: The job.
@@ -26,10 +26,10 @@ class TrainingJobAnalytics:
         return f"<TrainingJobAnalytics of {self._job.name!r}>"
 
     def dataframe(self, force_refresh: bool = False) -> pandas.DataFrame:
-        """Return a table with one row for each value: ``timestamp``, ``metric_name`` and ``value``.
+        """Return a table with one row for each value. The columns are ``timestamp``, ``metric_name`` and ``value``.
 
-        The timestamp is the number of seconds since the first value. The rows hold the values of all ranks. The table
-        of ``job.metrics()`` also shows the rank of each value.
+        The timestamp is the number of seconds since the first value. The table contains the values of all ranks, but
+        not the ranks. ``job.metrics()`` returns a table with the ranks.
 
         Args:
             force_refresh: An argument of the SageMaker SDK that has no effect here, because nothing is cached.

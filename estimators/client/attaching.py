@@ -1,6 +1,6 @@
-"""Attaches to jobs, and restores an estimator's settings from a job's record.
+"""Find an existing job for ``attach()``, and restore the estimator's settings from the job's record.
 
-The module :mod:`estimators.client.request_builder` does the inverse, and builds a job's request from settings.
+The module :mod:`estimators.client.request_builder` does the reverse: it builds a job's request from settings.
 """
 
 from __future__ import annotations
@@ -30,14 +30,15 @@ def find_job(
     dispatcher: str | None = None,
     dispatcher_options: Mapping[str, Any] | None = None,
 ) -> TrainingJob:
-    """Return the handle of a job that has a local record, or that a dispatcher or SageMaker knows.
+    """Return the handle of a job that has a local record, is on the given dispatcher, or is on SageMaker.
 
-    SageMaker is asked only if a session is given or a region is configured.
+    If the job has no local record and no dispatcher is given, the job is searched on SageMaker. This search needs a
+    session or a configured region.
 
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
-        dispatcher: The dispatcher to ask if the job has no local record.
+        dispatcher: The dispatcher on which to search for the job if the job has no local record.
         dispatcher_options: The dispatcher's options.
 
     Raises:
@@ -68,13 +69,13 @@ def find_job(
 
 
 def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
-    """Return the settings that start the same job again.
+    """Return the settings with which an estimator starts a job like the recorded job.
 
-    The settings name the record's copy of the code.
+    As ``source_dir``, the settings name the copy of the code in the record.
 
     Args:
         record: The job's record.
-        session: The session for new jobs.
+        session: The boto3 or SageMaker session that new jobs will use.
         passes_model_dir: Whether the estimator has an argument ``model_dir``.
     """
     spec = TrainingJobSpec.from_request(record.read_request())
@@ -83,13 +84,13 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
     user = spec.user_hyperparameters
     if (
         spec.algorithm.image is not None and spec.program is None
-    ):  # pass the texts on, because encoding the decoded values may produce other texts
+    ):  # use the recorded texts, because decoding and encoding the values again may change the texts
         user = {name: spec.hyperparameters[name] for name in user}
     model_dir: Any = None
     if passes_model_dir:
         model_dir = user.pop(codec.MODEL_DIR, False)
         if isinstance(model_dir, str) and _is_default(model_dir, spec):
-            model_dir = None  # the default may be another path for the next job
+            model_dir = None  # the default path contains the job's name, so let the next job determine its own default
     source = record.source_dir
     resources, checkpoint, vpc = spec.resources, spec.checkpoint, spec.vpc
     log_level = decoded.get(codec.LOG_LEVEL)

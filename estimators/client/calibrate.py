@@ -1,4 +1,4 @@
-"""Runs the short trainings from whose measurements a calibration is computed."""
+"""Run the short trainings with which ``fleetfit calibrate`` measures the cost of each strategy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from estimators.results.advice.calibration import Observation
 from estimators.results.comparison.comparison import Comparison
 from estimators.results.result import Result
 
-#: Layers of perceptrons: 0.1 and 5.0 million parameters for the fit, 1.3 million for the check.
+#: Numbers of units of each layer of the trained perceptrons. The calibration is fitted to the models with 0.1 and 5.0
+#: million parameters, and checked with the model with 1.3 million parameters.
 SMALL, LARGE, BETWEEN = "64,300,256,10", "512,1152,2048,1000,10", "256,1024,900,100,10"
-#: Metrics that the probe reports for each model.
+#: Metrics that the probe, the script of these trainings, reports for each model.
 _REPORTED = ("gradient_bytes", "step_s", "own_s")
 
 _SCRIPT = """\
@@ -42,7 +43,7 @@ def estimator(
     batch_size: int = 32,
     **arguments: Any,
 ) -> TensorFlow:
-    """Return an estimator that runs the probe as one process on each host.
+    """Return an estimator that runs the probe, a script that measures training steps, as one process on each host.
 
     Args:
         strategy: The strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
@@ -106,7 +107,7 @@ def measure(
     with script() as folder:
         settings: dict[str, Any] = {"source_dir": folder, "instance_type": instance_type, "seconds": seconds}
         runs: dict[str, TensorFlow] = {}
-        if alone:  # one process exchanges nothing: use the strategy that is always available
+        if alone:  # the strategy makes no difference to a single process: use one that needs no other software
             runs["alone"] = estimator("collective_all_reduce", 1, models, **settings)
         for processes in counts:
             for strategy in strategies:

@@ -1,9 +1,11 @@
-"""Calls the user's callbacks while ``fit(callbacks=[…])`` waits for a job.
+"""Define callbacks, and call the user's callbacks while ``fit(callbacks=[…])`` waits for a job.
 
-Callbacks run in the caller's process, in the thread that waits. They are called between the lines of the log. A
-callback may plot, print or stop the job. Callbacks receive the values and events that the job reports, and have no
-access to the training process. If a callback raises an exception, ``fit()`` raises this exception. A job that is tied
-to the caller is then stopped, and the script has ``interrupt_grace`` seconds to save its state.
+Callbacks run in the process that called ``fit()``, in the thread that waits. They are called between the lines of the
+log. A callback receives the values and events that the job reports, but has no access to the training processes. A
+callback may plot, print or stop the job.
+
+If a callback raises an exception, ``fit()`` raises the same exception. If the job is tied to the process, the job is
+stopped, and the script has ``interrupt_grace`` seconds to save its state.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ class Metric:
 class Callback:
     """The base class of the callbacks that ``fit()`` and ``wait()`` call.
 
-    A subclass overrides any of the methods. The methods of the base class do nothing.
+    A subclass overrides one or more of the methods. The methods of this class do nothing.
     """
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
@@ -100,7 +102,8 @@ class EventFeed:
         job: The job.
         callbacks: The callbacks.
         progress: The object that tracks the job's progress, or None.
-        before: The function to call before callbacks, because a callback may print.
+        before: The function to call before the callbacks are called. It clears the status line, because a callback may
+            print.
     """
 
     def __init__(
@@ -124,7 +127,7 @@ class EventFeed:
         while events := self._tail.read():
             if not self._callbacks and self._progress is not None:
                 self._progress.take(events)
-                return True  # the next call reads the rest, because no callback is waiting for it
+                return True  # no callback waits for the other events, so leave them to the next call
             told = True
             if self._progress is not None:
                 self._progress.take(events)
@@ -181,7 +184,7 @@ class EventTail:
 
 
 def metric_of(event: Event) -> Metric | None:
-    """Return the metric of an event, or None if the event is not a metric."""
+    """Return the value of a metric that an event reports, or None if the event reports no metric."""
     name, value = event.data.get("name"), event.data.get("value")
     if event.kind != "metric" or not isinstance(name, str) or not isinstance(value, int | float):
         return None

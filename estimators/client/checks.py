@@ -1,4 +1,4 @@
-"""Checks, before a job starts, everything that depends on the files of this machine."""
+"""Check a job's channels, outputs, script, packages and options before the job starts."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def check_local(spec: TrainingJobSpec) -> None:
 
     Raises:
         ConfigurationError: a channel's data does not exist or cannot be read, or an output cannot be written.
-        UnsupportedError: processes that share this machine cannot use the checkpoints' path.
+        UnsupportedError: ``checkpoint_local_path`` is set, but the hosts are processes of this machine, which share all
+            paths.
     """
     for channel in spec.inputs:
         _check_channel(channel)
@@ -92,8 +93,8 @@ def check_syntax(source: Source) -> None:
 def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, python: str) -> None:
     """Check that Horovod was built for the framework that the script uses.
 
-    Nothing is checked if the job's code contains its own Horovod. On other machines, the container toolkit does this
-    check.
+    Nothing is checked if the job's code or its ``requirements.txt`` contains Horovod. If the hosts are other machines,
+    the toolkit on each host does this check instead.
 
     Args:
         spec: The job.
@@ -102,7 +103,7 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
         python: The interpreter of the job's ranks. The Horovod of this interpreter is checked.
 
     Raises:
-        UnsupportedError: Horovod was not built for the framework. The message has the command that builds Horovod.
+        UnsupportedError: Horovod was not built for the framework. The message contains the command that builds Horovod.
     """
     if not isinstance(spec.strategy, MPI | ElasticHorovod) or "horovod" in source.listing.top:
         return
@@ -116,7 +117,7 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
     try:
         built = horovod_builds.built_for(packages.folders_of(python))
     except (OSError, subprocess.SubprocessError, ValueError):
-        return  # this Python cannot be run; the job will report the cause
+        return  # the interpreter cannot be run: the job will report the cause
     problem = horovod_builds.refusal(source.program, needed, built)
     if problem is not None:
         raise UnsupportedError(problem)
@@ -178,7 +179,7 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
         _check_discovery(strategy)
     if strategy.exclusion is not None:
         file = Path(strategy.exclusion.rpartition(":")[0])
-        if file.suffix == ".py" and not file.is_file():  # the supervisor, which runs the policy, does the other checks
+        if file.suffix == ".py" and not file.is_file():  # the supervisor imports the policy and does the other checks
             raise ConfigurationError(
                 f"{type(strategy).__name__}(exclusion={strategy.exclusion!r}): there is no such file."
             )
@@ -201,8 +202,8 @@ def _check_discovery(strategy: Elastic) -> None:
 def check_data(spec: TrainingJobSpec, python: str) -> None:
     """Check the channels and outputs on S3, and check the manifests.
 
-    The checks run with the hosts' interpreter, because this interpreter will read the data. Only quick checks are made.
-    They concern credentials, buckets, regions, empty prefixes, and the form and the entries of manifests.
+    The hosts' interpreter runs the checks, because it will also read the data. Only quick checks are made: of
+    credentials, buckets, regions, empty prefixes, and the syntax and the entries of manifests.
 
     Args:
         spec: A job for this machine that :func:`check_local` has accepted.
@@ -272,7 +273,7 @@ def installed_version(framework: str) -> str | None:
 
 
 def _matches(wanted: str, running: str) -> bool:
-    """Return whether a version, such as ``2.21.0``, begins with the numbers of the wanted version, such as ``2.21``."""
+    """Return whether a version, such as ``2.21.0``, begins with the requested numbers, such as ``2.21``."""
     parts = wanted.split(".")
     return running.split(".")[: len(parts)] == parts
 
@@ -304,7 +305,7 @@ def _hint(path: Path) -> str:
 
 def _check_writable(argument: str, uri: str) -> None:
     if is_s3(uri):
-        return  # check_data checks the data at the server
+        return  # check_data sends a request to S3 to check this output
     path = path_here(uri)
     if path is None:
         raise UnsupportedError(
@@ -323,7 +324,7 @@ def _check_writable(argument: str, uri: str) -> None:
 def _write_error(folder: Path) -> str | None:
     """Return the reason why no file can be created in a folder, or None if a file can be created.
 
-    The test file is removed.
+    The function creates and removes a test file.
     """
     try:
         os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
@@ -341,10 +342,10 @@ def _write_error(folder: Path) -> str | None:
 
 
 def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
-    """Check that the job has the hosts and ranks that injected faults and the spot market's trace name.
+    """Check that every host and rank that ``faults=`` or the trace of ``SpotMarket`` names exists in the job.
 
     Raises:
-        ConfigurationError: the job has no such host or rank.
+        ConfigurationError: a named host or rank does not exist.
     """
     faults.check_against(options.faults, hosts=spec.hosts, size=_ranks(spec))
     for host in sorted(options.spot_market.hosts() if options.spot_market is not None else ()):
@@ -353,12 +354,12 @@ def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:
 
 
 def refuse_faults(instance_type: str, options: RunOptions) -> None:
-    """Refuse options for injected faults, simulated spot markets and failure policies.
+    """Raise an error if a job on SageMaker has injected faults, a simulated spot market or a failure policy.
 
-    Only local backends support these options.
+    SageMaker does not support these options.
 
     Raises:
-        UnsupportedError: such an option is set. The message names the option and an alternative.
+        UnsupportedError: one of these options is set. The message names the option and an alternative.
     """
     asked = {
         "fit(faults=…)": (bool(options.faults), f"rehearse on {fleets.PROCESSES!r} or {fleets.CONTAINERS!r}"),

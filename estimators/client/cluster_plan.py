@@ -1,6 +1,6 @@
-"""Contains the plan of a job. The plan is shown to people as a summary, and describes every process as data.
+"""Define the plan of a job: every process that the job would start, as data and as a readable summary.
 
-No process is started.
+``Estimator.plan()`` returns the plan without starting a process.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ TF_CONFIG = "TF_CONFIG"
 
 _Item = TypeVar("_Item")
 
-#: Maximum number of characters of a variable's value in the text. The data contains the whole value.
+#: Maximum number of characters of an environment variable's value in the text of a plan. :meth:`to_dict` returns the
+#: whole value.
 _SHOWN = 200
 _WIDTH = 110
-#: A summary of more hosts (or processes of a host) than `_MANY` shows only the first `_FIRST` and the last `_LAST`.
+#: If a job has more than `_MANY` hosts, the summary shows only the first `_FIRST` and the last `_LAST` hosts. The same
+#: limits apply to the processes of each host.
 _MANY = 16
 _FIRST, _LAST = 2, 1
 
@@ -34,17 +36,19 @@ _FIRST, _LAST = 2, 1
 class ClusterPlan:
     """The plan of a job. ``print(plan)`` shows the plan as text, and a notebook shows the plan as HTML.
 
-    Text and HTML show secrets as ``***``. Of more than 16 hosts, or of more than 16 processes on a host, only the first
-    two and the last one are shown. ``print(plan.text(whole=True))`` shows everything. :meth:`to_dict` returns
-    everything as data.
+    Text and HTML show secrets as ``***``. If the job has more than 16 hosts, only the first two hosts and the last host
+    are shown. The same limit applies to the processes of each host. ``print(plan.text(whole=True))`` shows everything,
+    and :meth:`to_dict` returns everything as data.
 
     Attributes:
         spec: The job.
         options: The run options of the job.
         plan: The processes of every host, as data.
-        entry_points: A mapping from hosts to the commands that start their toolkits or containers.
-        gpus: The number of GPUs of each host. If all hosts are on one machine, the number of GPUs of that machine.
-        preparations: The commands that would run first, such as the command that creates the containers' network.
+        entry_points: A mapping from the name of each host to the command that starts the host's toolkit or container.
+            The toolkit then starts the host's processes.
+        gpus: The number of GPUs of each host. If all hosts share one machine, the number of GPUs of this machine.
+        preparations: The commands that would run before the hosts start, such as the command that creates the
+            containers' network.
         warnings: Warnings about the job, for the user to read before the job runs.
     """
 
@@ -68,7 +72,7 @@ class ClusterPlan:
 
     @property
     def processes(self) -> tuple[ProcessPlan, ...]:
-        """Return the processes of all hosts, in the order of the hosts."""
+        """Return the processes of all hosts as one tuple, in the order of the hosts."""
         return self.plan.processes
 
     @property
@@ -89,7 +93,7 @@ class ClusterPlan:
             return tuple(range(strategy.devices or self.gpus))
         if process.name in ("chief", "master"):
             return (0,)
-        if isinstance(strategy, ParameterServer):  # one worker on each host
+        if isinstance(strategy, ParameterServer):  # each host has one worker
             place = 0
             if self._one_machine:
                 config = self.tf_config(process.host, process.name) or {"task": {"index": 0}}
@@ -97,7 +101,7 @@ class ClusterPlan:
         else:
             place = int((process.rank if self._one_machine else process.local_rank) or 0)
         hosts = len(self.hosts)
-        # Containers on one machine divide its GPUs, if there are at least as many GPUs as containers.
+        # If the machine has at least as many GPUs as containers, each container sees only its share of the GPUs.
         seen = self.gpus // hosts if self._divided and self.gpus >= hosts else self.gpus
         return (place % seen,)
 
@@ -127,7 +131,7 @@ class ClusterPlan:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Return notes about the run, such as the devices and the ring."""
+        """Return notes about the job for the user, such as the number of GPUs and the order of the all-reduce ring."""
         found = list(self.plan.notes)
         if self.devices:
             known = instances.describe(self.spec.instance_type)
@@ -159,7 +163,8 @@ class ClusterPlan:
     def environment(self, host: str, process: str | None = None) -> dict[str, str]:
         """Return the environment variables of a host, or of one of the host's processes.
 
-        The variables are the user's variables and the ``SM_*`` variables.
+        The host's variables are the user's variables and SageMaker's ``SM_*`` variables. A process has these variables
+        and its own variables.
 
         Raises:
             KeyError: the job has no such host or process.
@@ -182,7 +187,10 @@ class ClusterPlan:
         return {host.name: host for host in self.hosts}
 
     def tf_config(self, host: str, process: str) -> dict[str, Any] | None:
-        """Return the decoded TF_CONFIG of a process, or None if the process has no TF_CONFIG."""
+        """Return a process's decoded ``TF_CONFIG``, the variable that describes the cluster to TensorFlow.
+
+        Return None if the process has no ``TF_CONFIG``.
+        """
         text = self.environment(host, process).get(TF_CONFIG)
         return None if text is None else dict(json.loads(text))
 
@@ -319,7 +327,10 @@ def _process_text(process: ProcessPlan, gpus: tuple[int, ...], *, whole: bool) -
 
 
 def _few(items: Sequence[_Item]) -> Iterator[_Item | None]:
-    """Yield the items that a summary shows. One None replaces the items in the middle that the summary leaves out."""
+    """Yield the items that a summary shows.
+
+    If the summary leaves out items in the middle, yield one None in their place.
+    """
     if len(items) <= _MANY:
         yield from items
         return

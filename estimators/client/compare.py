@@ -1,4 +1,4 @@
-"""Runs estimators one after another, and compares these runs and earlier jobs: ``compare()``."""
+"""Run estimators one after another, and compare the runs with each other and with earlier jobs (``compare()``)."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from estimators.job.inputs import Inputs
 from estimators.results.comparison.comparison import Comparison, Group
 from estimators.results.result import Result
 
-#: Maximum time to wait after a job's end for its supervisor's exit, in seconds. No other run starts before.
+#: Maximum time to wait until the supervisor of an ended job has exited, in seconds. The next run starts afterwards.
 _SETTLE_SECONDS = 75.0
 _POLL_SECONDS = 0.05
 
 
 class ComparisonWarning(UserWarning):
-    """A warning that the compared runs differ in more than their configuration, such as in their data."""
+    """A warning that the compared runs had different data or different global batch sizes."""
 
 
 def compare(
@@ -39,16 +39,16 @@ def compare(
 ) -> Comparison:
     """Compare runs in a table.
 
-    Estimators run one after another, never at the same time. With ``repeat``, every second round runs in reverse order.
-    Therefore no estimator profits if the machine becomes slower or faster. If a run fails, the comparison keeps the run
-    and its cause, and continues.
+    Estimators run one after another, never at the same time. With ``repeat``, every second round runs in reverse order,
+    so that no estimator has an advantage if the machine becomes slower or faster. If a run fails, the table shows the
+    failed run with the cause, and the comparison continues.
 
     Args:
-        what: The items to compare: estimators, functions and jobs, in any combination. A job is given as a handle, a
-            name, a :class:`~estimators.Result` or the path of a ``result.json``. Alternatively, a single mapping from
-            names to such items. A function runs with the settings of its ``@remote`` decorator. A function without this
-            decorator runs as one process of this machine. An unchanged estimator from ``Estimator.attach(name)``
-            represents its job and does not run again.
+        what: The items to compare: estimators, functions and jobs, in any combination. A job is a handle, a name, a
+            :class:`~estimators.Result` or the path of a ``result.json``. Instead of several items, a single mapping
+            from row names to items can be passed. A function runs with the settings of its ``@remote`` decorator. Any
+            other function runs as one process of this machine. An unchanged estimator from ``Estimator.attach(name)``
+            does not run. The existing job is compared instead.
         inputs: The channels of the estimators' jobs, as in ``fit()``.
         repeat: The number of runs of each estimator.
         names: The items' names in the table, one for each item. Items with the same name form one row.
@@ -70,7 +70,7 @@ def compare(
         rules.number(0)(f"compare(prices=…): the price of {instance_type!r}", price)
     for thing in things:
         if isinstance(thing, Estimator):
-            thing.plan(inputs)  # raises errors in any estimator before the first one runs
+            thing.plan(inputs)  # raise an error in any estimator's arguments before the first estimator runs
     found: list[list[Result]] = [[] if isinstance(thing, Estimator) else [_result(thing)] for thing in things]
     if inputs is not None and not any(isinstance(thing, Estimator) for thing in things):
         raise ConfigurationError("compare(inputs=…) is for estimators only. Jobs are not run again: leave inputs= out.")
@@ -91,7 +91,7 @@ def _turns(runs: Sequence[bool], repeat: int) -> list[int]:
     """Return the order of the runs, as indices of items. Every second round is in reverse order.
 
     Args:
-        runs: Whether each item is an estimator, which has to run.
+        runs: For each item, whether the item is an estimator. Only estimators run.
         repeat: The number of rounds.
     """
     places = [place for place, wanted in enumerate(runs) if wanted]
@@ -99,7 +99,10 @@ def _turns(runs: Sequence[bool], repeat: int) -> list[int]:
 
 
 def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any], list[str | None]]:
-    """Return the items to compare, and the name of each item. The name is None if no name is known."""
+    """Return the items to compare, and the name of each item for the table.
+
+    The name is None if the user gave no name.
+    """
     if len(what) == 1 and isinstance(what[0], Mapping):
         if names is not None:
             raise ConfigurationError("compare({name: …}) already gives the names. Leave out the argument names.")
@@ -120,7 +123,7 @@ def _things(what: Sequence[Any], names: Sequence[str] | None) -> tuple[list[Any]
         raise ConfigurationError("compare() needs estimators or jobs; none was given.")
     functions = [packing.name_of(thing) if _is_function(thing) else None for thing in things]
     given = [
-        name or (function if functions.count(function) == 1 else None)  # items with the same name would form one row
+        name or (function if functions.count(function) == 1 else None)  # so that functions of one name share no row
         for name, function in zip(given, functions, strict=True)
     ]
     things = [_estimator_of(thing) if _is_function(thing) else thing for thing in things]
@@ -177,7 +180,7 @@ def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
 
 
 def not_started(estimator: Estimator, reason: str) -> Result:
-    """Return the result of a run that could not be started. The status is ``Failed``."""
+    """Return a result with the status ``Failed`` for a run that could not be started."""
     settings = estimator.settings
     strategy = settings.distribution
     per_host = strategy.ranks_per_host if strategy is not None else 1
@@ -226,7 +229,7 @@ def _groups(found: Sequence[Sequence[Result]], names: Sequence[str | None]) -> l
 
 
 def _labels(results: Sequence[Result]) -> list[str]:
-    """Return labels that distinguish runs.
+    """Return a label for each run, for rows without a name. The labels differ as far as the runs differ.
 
     A label consists of the strategy and the numbers of hosts and processes. Where necessary, the instance type,
     hyperparameters and the job's name are added, in this order.

@@ -1,4 +1,4 @@
-"""Runs a job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work.
+"""Run a job as one process in the foreground, so that ``pdb`` and ``breakpoint()`` work.
 
 ``fleetfit train --debug`` and ``Estimator.debug()`` use this module.
 """
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 def run_estimator(estimator: EstimatorBase, inputs: Any, job_name: str | None) -> Any:
-    """Run an estimator's entry point in this terminal, as described at ``Estimator.debug()``."""
+    """Run an estimator's entry point in this terminal. ``Estimator.debug()`` describes the arguments and errors."""
     if in_jupyter():
         raise ConfigurationError(
             "debug() needs a terminal, which a notebook does not have. Instead, call the function directly and use "
@@ -61,10 +61,10 @@ def run_estimator(estimator: EstimatorBase, inputs: Any, job_name: str | None) -
 
 
 def run(draft: Draft) -> tuple[JobRecord, int]:
-    """Run the entry point of a checked draft in this terminal.
+    """Run the entry point of a job in this terminal. The caller has checked the job with :meth:`Draft.check`.
 
-    No supervisor is started. The output is written to the terminal and not to the record, and the script receives
-    Ctrl-C.
+    No supervisor process is started. The output is written to the terminal and not to the record. Ctrl-C interrupts the
+    script and not this process.
 
     Args:
         draft: A job with one host and without a strategy.
@@ -73,7 +73,7 @@ def run(draft: Draft) -> tuple[JobRecord, int]:
         The job's record, and the entry point's exit code (128 + signal number if a signal killed the process).
 
     Raises:
-        ConfigurationError: a channel is not supported here, or its data could not be prepared.
+        ConfigurationError: a channel uses FastFile mode from S3, or its data could not be prepared.
         JobExistsError: a job with this name exists.
         RecordError: the record cannot be written.
     """
@@ -136,7 +136,7 @@ def _bring_channels(draft: Draft, record: JobRecord, agent: list[str]) -> None:
 def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[None]:
     """Write the data of channels in Pipe mode to named pipes while the context is active.
 
-    An agent process writes the data. The agent's output is printed in this terminal.
+    An agent process, which prepares data for a host, writes to the pipes. Its output is printed in this terminal.
     """
     if not local.has_pipes(draft.spec):
         yield
@@ -146,7 +146,7 @@ def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[No
     for channel in local.piped(draft.spec):  # the pipes must exist before the script starts
         os.mkfifo(pipes.fifo(tree.data, channel, 0), 0o600)
     words = ["pipe", "--base-dir", str(tree.base), "--channels", str(tree.base / "input" / "channels.json")]
-    # The agent runs in a session of its own, so that only the script receives Ctrl-C.
+    # The agent runs in a new session, so that Ctrl-C interrupts only the script.
     pid = processes.spawn([*agent, *words, "--host", host], env=dict(os.environ), new_session=True)
     try:
         yield
@@ -176,10 +176,10 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
 
     Args:
         instance_type: The job's instance type.
-        asked: The name of the requested feature, for the message.
+        asked: The option or method that the user called, for the error message.
 
     Raises:
-        ConfigurationError: the job would not run as processes of this machine.
+        ConfigurationError: the hosts of this instance type are not processes of this machine.
     """
     if not fleets.capabilities(instance_type).this_python:
         raise ConfigurationError(
@@ -189,5 +189,5 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
 
 
 def say_where(record: JobRecord) -> None:
-    """Print the path of the folder with the files of the run."""
+    """Print the path of the folder that contains the run's outputs, such as its model."""
     print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)

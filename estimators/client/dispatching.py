@@ -1,12 +1,19 @@
-"""The program that the sender of a job starts at a dispatcher: accepts the job, or reports its progress.
+"""Accept jobs on a dispatcher, and report their progress: the program that a sender starts on the dispatcher.
+
+A sender is a machine on which a user calls ``fit()`` with ``RunOptions(dispatcher=…)``. The dispatcher is the machine
+that runs the job's supervisor. The sender starts this program on the dispatcher with one of two commands:
 
     … submit [--home FOLDER]          read a job: a header, which is a message, and a tar archive of files
     … follow JOB [--home FOLDER]      exchange messages until the job has ended
 
-The program exchanges messages (:mod:`container.contract.messages`) over standard input and output. ``submit`` answers
-``done`` or ``refused``. ``follow`` first reads what the copy already has (``have``). Then it sends what is new in the
-record (:mod:`estimators.records.replication`), and finally ``end``; it passes requests (``ask``) to the job's
-supervisor. ``follow`` ends when its input ends, or when there has been no message for a while; the job continues.
+The program exchanges messages (:mod:`container.contract.messages`) with the sender over standard input and output.
+
+``submit`` starts the job, and responds with the message ``done`` or ``refused``.
+
+``follow`` keeps the sender's copy of the job's record up to date. It first reads the message ``have``, in which the
+sender describes its copy. Then it sends all changes of the record (:mod:`estimators.records.replication`). When the job
+has ended, it sends ``end``. It also passes the sender's requests (``ask``) to the job's supervisor. ``follow`` exits
+when its input is closed, or when the sender has sent no message for 20 seconds. The job then continues.
 """
 
 from __future__ import annotations
@@ -42,7 +49,8 @@ from estimators.records.replication import Changes
 
 #: Interval at which the record is checked, in seconds.
 _LOOK_S = 0.1
-#: Interval between heartbeats, and silence of the other end after which the program exits, in seconds.
+#: Interval between the heartbeats of the program, and time without a message of the sender after which the program
+#: exits, in seconds.
 _BEAT_S, _SILENCE_S = 5.0, 20.0
 
 
@@ -61,7 +69,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 class Speaker:
-    """A writer of complete messages. Several threads can use the same writer.
+    """A writer that sends messages to the sender of a job. Several threads can write at the same time.
 
     Args:
         descriptor: The file descriptor to write to.
@@ -87,13 +95,13 @@ class Speaker:
 
 
 def submit(source: IO[bytes], speaker: Speaker) -> int:
-    """Read a job from a parcel, and start the job's supervisor. Answer ``done`` or ``refused``.
+    """Read a job from a parcel, and start the job's supervisor. Then send the response ``done`` or ``refused``.
 
     The supervisor runs independently of this process.
 
     Args:
         source: The parcel.
-        speaker: The writer for the answer.
+        speaker: The writer for the response.
     """
     try:
         take(source)
@@ -116,7 +124,8 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
 
     Args:
         source: The parcel.
-        tied: The connection and the process whose end stops the job, as in :func:`estimators.client.launch.start`.
+        tied: The supervisor's socket and the PID of the waiting process, as in :func:`estimators.client.launch.start`.
+            None if no process waits for the job.
 
     Raises:
         FleetfitError: the job cannot run here.
@@ -134,7 +143,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
         known = JobRecord.open(name)
         if (known.stored_status() or {}).get("CreationTime") != header["created"] or known.read_request() != request:
             raise
-        return known  # the same job was received before, but the answer was lost
+        return known  # the sender has sent the same job again, because the response was lost
     try:
         try:
             archive.extract_stream(source, record.path, "the job", archive.UNBOUNDED)
@@ -159,7 +168,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
 
 def _options_of(header: Message) -> JobOptions:
     options = dict(header["options"])
-    if options.get("python") == header["python"]:  # the sender's default becomes the default here
+    if options.get("python") == header["python"]:  # replace the sender's own interpreter by ours
         options["python"] = sys.executable
     return JobOptions.from_dict(options)
 
@@ -176,7 +185,7 @@ def _environment(header: Message) -> dict[str, str]:
 
 
 def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Make the checks that ``fit()`` makes for a job on this machine.
+    """Run the checks that ``fit()`` on this machine would run for the job.
 
     Raises:
         ConfigurationError: a check failed.
@@ -200,12 +209,12 @@ def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
 
 
 class _Listener(threading.Thread):
-    """A thread that reads messages from the job's sender. When the connection is lost, the thread exits the process.
+    """A thread that reads messages from the sender of a job. When the connection is lost, the thread ends this process.
 
     Args:
         name: The job's name.
         descriptor: The file descriptor to read from.
-        speaker: The writer for answers.
+        speaker: The writer for the responses to requests.
     """
 
     def __init__(self, name: str, descriptor: int, speaker: Speaker) -> None:
@@ -254,11 +263,11 @@ class _Listener(threading.Thread):
 
 
 def follow(name: str, descriptor: int, speaker: Speaker) -> int:
-    """Send the changes of a job's record until the job has ended.
+    """Send the changes of a job's record to the job's sender until the job has ended.
 
     Args:
         name: The job's name.
-        descriptor: The file descriptor from which requests are read.
+        descriptor: The file descriptor from which the sender's messages are read.
         speaker: The writer for messages.
 
     Returns:
@@ -275,7 +284,7 @@ def follow(name: str, descriptor: int, speaker: Speaker) -> int:
 
 
 def tell(name: str, have: Mapping[str, Any], speaker: Speaker, seconds: float = math.inf) -> None:
-    """Send the changes of a job's record until the job has ended or the time limit is reached.
+    """Send the changes of a job's record to the job's sender until the job has ended or the time limit is reached.
 
     Args:
         name: The job's name.

@@ -1,5 +1,6 @@
-"""Define the estimators that users create. For editors, the stub file next to this module lists the arguments with
-their types.
+"""Define the estimator classes for users: ``Estimator``, ``TensorFlow`` and ``PyTorch``.
+
+The stub file next to this module (``.pyi``) lists the arguments and their types for editors.
 """
 
 from __future__ import annotations
@@ -11,24 +12,26 @@ from estimators.job.arguments import Owner
 class Estimator(EstimatorBase):
     """A training configuration with the arguments of the SageMaker SDK 2.x.
 
-    An estimator starts jobs and keeps the jobs' handles. Arguments have the same names, meanings and defaults as in the
-    SageMaker SDK. ``docs/sagemaker-arguments.md`` lists every argument and all differences. Names of the SageMaker SDK
-    1.x still work, with a DeprecationWarning. Arguments can be read and set as attributes. An assignment checks the
-    value as the constructor does.
+    An estimator starts training jobs with ``fit()``, and keeps a handle of each job. Arguments have the same names,
+    meanings and defaults as in the SageMaker SDK. ``docs/sagemaker-arguments.md`` lists every argument and all
+    differences. Names of the SageMaker SDK 1.x still work, with a DeprecationWarning. Arguments can be read and set as
+    attributes, such as ``estimator.instance_count = 4``. An assignment checks the value as the constructor does.
 
     Args:
-        image_uri: The container image. Jobs are named after the image. Processes of this machine do not use the image.
+        image_uri: The container image. Without ``base_job_name``, jobs are named after the image. Hosts that are
+            processes of this machine do not use the image.
         role: The IAM role of jobs on SageMaker.
         instance_count: The number of hosts.
-        instance_type: The kind of hosts. The default is processes of this machine. ``local`` and ``local_gpu`` are
-            containers on this machine, and ``ml.*`` is Amazon SageMaker. Other backends have other names.
+        instance_type: The kind of hosts. By default, each host is a group of processes of this machine. With ``local``
+            and ``local_gpu``, hosts are containers on this machine. With ``ml.*``, jobs run on Amazon SageMaker. Every
+            other backend, such as ``ssh`` or ``slurm``, has its own name.
         **arguments: All other arguments, such as
 
             - ``entry_point``: The script (``.py``, ``.sh``), the module (``pkg.module``) or the folder with a
               ``__main__.py``. The path is relative to ``source_dir`` if ``source_dir`` is given.
             - ``source_dir``, ``dependencies``: The folder with the code, and additional files and folders. Each job
-              keeps a copy. A ``requirements.txt`` at the top of ``source_dir`` is installed for the job, never into
-              this environment.
+              keeps a copy of all these files. The packages in a ``requirements.txt`` at the top of ``source_dir`` are
+              installed for the job only, never into the Python environment of this process.
             - ``hyperparameters``: Values that the script receives as arguments. The values keep their types.
             - ``arguments``: More arguments of the script, such as ``["--fp16", "--layers", "64", "32"]``. These
               arguments are passed unchanged.
@@ -62,10 +65,10 @@ class TensorFlow(Estimator):
     """An estimator for TensorFlow scripts. :class:`Estimator` describes the arguments of all estimators.
 
     Args:
-        py_version: The desired Python version. Processes of this machine use this process's Python. A warning is given
-            if the versions differ.
-        framework_version: The desired TensorFlow version. Processes of this machine use the installed version. A
-            warning is given if the versions differ.
+        py_version: The desired Python version. Hosts that are processes of this machine use the Python version of this
+            process. A warning is given if the two versions differ.
+        framework_version: The desired TensorFlow version. Hosts that are processes of this machine use the installed
+            version. A warning is given if the two versions differ.
         model_dir: The value of the script's argument ``--model_dir``. The default is ``/opt/ml/model`` with MPI, and
             ``<output_path>/<job>/model`` with other strategies. With False, the script receives no ``--model_dir``.
         image_uri: The container image.
@@ -85,10 +88,10 @@ class PyTorch(Estimator):
 
     Args:
         entry_point: The script.
-        framework_version: The desired PyTorch version. Processes of this machine use the installed version. A warning
-            is given if the versions differ.
-        py_version: The desired Python version. Processes of this machine use this process's Python. A warning is given
-            if the versions differ.
+        framework_version: The desired PyTorch version. Hosts that are processes of this machine use the installed
+            version. A warning is given if the two versions differ.
+        py_version: The desired Python version. Hosts that are processes of this machine use the Python version of this
+            process. A warning is given if the two versions differ.
         source_dir: The folder with the code.
         hyperparameters: Values that the script receives as arguments.
         image_uri: The container image.

@@ -41,7 +41,8 @@ Logs = Literal["All", "Training", "None"]
 #: For each value of ``fit(logs=…)`` in the SageMaker SDK 2.x: whether logs are shown, and whether every line is shown.
 _LOGS = {"All": (True, True), "Training": (True, False), "None": (False, False)}
 
-#: Methods of the SDK's estimators that have nothing to do with training.
+#: Methods of the SageMaker SDK's estimators that fleetfit does not offer, because they do not train -> the text for the
+#: error.
 _NOT_OURS = {
     "deploy": "fleetfit only trains. Serve model_data with TensorFlow Serving, or deploy it with the SageMaker SDK",
     "transformer": "fleetfit only trains; batch transforms are a service of AWS",
@@ -53,7 +54,8 @@ _NOT_OURS = {
     "update_profiler": "SageMaker Profiler is a service of AWS",
 }
 
-#: How often another name is generated if the name is taken, because another process used the same millisecond.
+#: Maximum number of attempts to generate an unused job name. A generated name contains the time in milliseconds, so
+#: that two processes can generate the same name in the same millisecond.
 _NAME_ATTEMPTS = 20
 
 
@@ -93,21 +95,22 @@ class EstimatorBase:
     define the arguments.
     """
 
-    #: The owners of the arguments that the constructor accepts.
+    #: The groups of arguments (:class:`Owner`) that the constructor accepts.
     _owners: ClassVar[tuple[Owner, ...]] = ()
-    #: The positional arguments of the SageMaker SDK's class, in its order.
+    #: The arguments that can be passed by position, in the order of the SageMaker SDK's class of the same name.
     _positional: ClassVar[tuple[str, ...]] = ()
-    #: The base of job names if neither an image nor ``base_job_name`` determines it.
+    #: The first part of job names if neither ``base_job_name`` nor an image is set.
     _job_base: ClassVar[str] = "training-job"
     #: Whether scripts get the argument ``--model_dir``.
     _passes_model_dir: ClassVar[bool] = False
-    #: The framework that scripts are for; None: any.
+    #: The framework that the scripts use, or None if scripts may use any framework.
     _framework: ClassVar[str | None] = None
 
     latest_training_job: TrainingJob | None
     jobs: list[TrainingJob]
     _settings: Settings
-    #: The settings that :meth:`attach` read from the job. None after an argument was changed.
+    #: The settings that :meth:`attach` read from the job, or None if the estimator was not attached. After an argument
+    #: has been changed, `_settings` is a different object.
     _attached: Settings | None = None
 
     def __init__(self, *args: Any, **arguments: Any) -> None:
@@ -162,10 +165,10 @@ class EstimatorBase:
 
     @classmethod
     def _fitting(cls, settings: Settings) -> Settings:
-        """Return the settings if the strategy supports the estimator's framework.
+        """Check that the strategy supports the estimator's framework, and return the settings unchanged.
 
         Raises:
-            ConfigurationError: the strategy is for the scripts of another framework.
+            ConfigurationError: the strategy is for scripts of a different framework than the estimator's framework.
         """
         problem = framework_problem(settings.distribution, cls._framework)
         if problem is not None:
@@ -210,8 +213,9 @@ class EstimatorBase:
     def hyperparameters(self) -> dict[str, str]:
         """Return the hyperparameters as text, as a job receives them.
 
-        The result includes the strategy's hyperparameters and ``model_dir``. Hyperparameters that depend on the job's
-        name are taken from the latest job. Before the first job, the result does not contain these hyperparameters.
+        The result includes the strategy's hyperparameters and ``model_dir``. Some hyperparameters, such as
+        ``sagemaker_job_name``, depend on the job's name. These hyperparameters are taken from the latest job, and are
+        missing before the first job.
         """
         values = request_builder.build_hyperparameters(
             self.settings, name=None, code=None, passes_model_dir=self._passes_model_dir
@@ -247,8 +251,9 @@ class EstimatorBase:
             inputs: The data for the channel ``training``: a path, a URI or a TrainingInput. For other channels, a dict
                 from channel names to such values.
             wait: Whether to wait until the job ends. With True, the job is stopped if this process ends. With False,
-                ``fit()`` returns at once, and the job continues even if this process ends. A job on SageMaker or with
-                a dispatcher always continues. An interrupt then stops only the waiting, and ``stop()`` stops the job.
+                ``fit()`` returns at once, and the job continues even if this process ends. A job on SageMaker always
+                continues, and so does a job on a dispatcher, the machine that ``RunOptions(dispatcher=…)`` names. For
+                such a job, an interrupt stops only the waiting. To stop the job itself, call ``stop()``.
             logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
                 that several ranks print is shown once. The SageMaker SDK's values are also accepted: ``"Training"``
                 means True, and ``"None"`` means False. ``"All"`` means True and also sets ``all``.
@@ -267,9 +272,10 @@ class EstimatorBase:
             ConfigurationError: an argument is wrong. Nothing has been started.
             UnsupportedError: a feature is not available. Nothing has been started.
             JobExistsError: a job with this name exists.
-            TrainingJobError: the job failed. With ``wait=False``, SageMaker or the dispatcher refused the job.
-            KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or with a
-                dispatcher continues.
+            TrainingJobError: the job failed. With ``wait=False``, the error means that SageMaker or the dispatcher
+                refused the job.
+            KeyboardInterrupt: the waiting was interrupted, and the job was stopped. A job on SageMaker or on a
+                dispatcher is not stopped, and continues.
         """
         show, every = _parse_logs(logs)
         checked = check_callbacks(callbacks)
@@ -334,16 +340,16 @@ class EstimatorBase:
         dispatcher_options: Mapping[str, Any] | None = None,
         **_: Any,
     ) -> E:
-        """Return an estimator for an existing job, which another process may have started.
+        """Return an estimator whose latest job is an existing job. Another process may have started this job.
 
-        If another client or machine has started the job on SageMaker, a record of the job is created on this machine.
-        This method does not wait for the job. To wait, call ``estimator.latest_training_job.wait()``.
+        If the job is on SageMaker and this machine has no record of the job, this method creates the record. This
+        method does not wait for the job. To wait, call ``estimator.latest_training_job.wait()``.
 
         Args:
             training_job_name: The job's name.
             sagemaker_session: The session, as for the constructor.
-            dispatcher: The machine on which the job's supervisor runs, as in ``RunOptions``. Required if the job was
-                started from another machine.
+            dispatcher: The machine that runs the job's supervisor, as in ``RunOptions(dispatcher=…)``. This argument is
+                required if the job was sent to the dispatcher by a different machine than this machine.
             dispatcher_options: The options for the connection to the dispatcher.
 
         Raises:
@@ -363,7 +369,7 @@ class EstimatorBase:
 
     @property
     def stands_for_its_job(self) -> bool:
-        """Return whether the estimator is unchanged since :meth:`attach` returned it.
+        """Return whether :meth:`attach` created this estimator, and the estimator has not been changed or used since.
 
         If the estimator is unchanged, ``compare()`` uses the existing job and does not start another job.
         """
@@ -387,7 +393,7 @@ class EstimatorBase:
                 warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
             warned = True
             try:
-                # A job that runs elsewhere ends when it is stopped, and not when this process ends.
+                # A job on SageMaker or on a dispatcher continues when this process ends.
                 tied = attached and not draft.settings.detached
                 started = launch(draft.spec, draft.options, attached=tied, source=draft.source, env=draft.env)
             except JobExistsError:
@@ -404,7 +410,7 @@ class EstimatorBase:
 
             host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
         if not attached and draft.settings.detached:
-            # If this process ended now (in a container, for example), the job would end before its start.
+            # Without this wait, this process (in a container, for example) could end before the job has been sent.
             job._wait_until_taken()
         return job
 
@@ -457,7 +463,7 @@ class EstimatorBase:
 
     @property
     def training_job_analytics(self) -> TrainingJobAnalytics:
-        """Return the metrics of the latest job. The result's method ``dataframe()`` works as in the SageMaker SDK.
+        """Return the metrics of the latest job as an object whose method ``dataframe()`` works as in the SageMaker SDK.
 
         Raises:
             ConfigurationError: no job has been started.
@@ -467,7 +473,9 @@ class EstimatorBase:
         return TrainingJobAnalytics(self._job())
 
     def result(self) -> Result:
-        """Return the result of the latest job so far.
+        """Return the result of the latest job: its status, durations and metrics.
+
+        If the job is running, the result contains only what is known so far.
 
         Raises:
             ConfigurationError: there is no job yet.

@@ -1,7 +1,7 @@
-"""Selects the log lines to show.
+"""Select the log lines that people see.
 
-TensorFlow's start-up lines are hidden, and a line that several ranks print is shown once. Log files, and the output
-that programs read, still contain every line.
+TensorFlow's start-up lines are hidden. A line that several ranks print at about the same time is shown once, with the
+number of ranks. This is called folding. The log files still contain every line.
 """
 
 from __future__ import annotations
@@ -15,26 +15,28 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from estimators.records.logs import LogLine
 
-#: Time that a line waits for equal lines of other ranks, in seconds. People do not notice this delay.
+#: Time for which a line is held back, in seconds, because other ranks may print the same line. People do not notice
+#: this delay.
 WINDOW = 0.125
 #: Maximum number of waiting lines.
 _HELD = 4096
-#: Maximum number of waiting lines with the same text, if a rank prints a line repeatedly.
+#: Maximum number of waiting lines with the same text. Such lines collect if a rank prints a line repeatedly.
 _EQUALS = 32
 
 _Key = tuple[str, str | None]
 
-#: Time and thread at the beginning of TensorFlow's lines: ``I0000 00:00:1795.3 16629 port.cc:153]``; until 2.17
-#: ``2024-01-31 10:00:00.1: I tensorflow/core/util/port.cc:153]``.
+#: Matches the time and the thread at the beginning of TensorFlow's lines, as in ``I0000 00:00:1795.3 16629
+#: port.cc:153]``. Until TensorFlow 2.17, lines begin like ``2024-01-31 10:00:00.1: I
+#: tensorflow/core/util/port.cc:153]``.
 _STAMP = rb"(?:[IWEF]\d{4} [\d:.]+ +\d+ |\d{4}-\d\d-\d\d [\d:.]+: [IWEF] )"
 _STAMPED = re.compile(_STAMP)
 
-#: Lines that every process prints when it imports TensorFlow or connects to others. A line that may be an error on a
-#: machine with a GPU is not included: "Cannot dlopen some GPU libraries".
+#: Matches lines that every process prints when it imports TensorFlow or connects to other processes. The line "Cannot
+#: dlopen some GPU libraries" is not included, because it may be an error on a machine with a GPU.
 _STARTUP = re.compile(
     rb"WARNING: All log messages before absl::InitializeLog\(\) is called are written to STDERR"
     rb"|To enable the following instructions: .* rebuild TensorFlow with the appropriate compiler flags\."
-    # The tasks for which the cluster still waits.
+    # One line for each task that has not connected to the cluster yet.
     rb"|/job:\w+/replica:\d+/task:\d+\s*$"
     rb"|" + _STAMP + rb"(?:[\w/.-]+/)?(?:"
     rb"port\.cc:\d+\] oneDNN custom operations are on"
@@ -53,12 +55,13 @@ _STARTUP = re.compile(
     rb")"
 )
 
-#: Line that is shown once, in place of all start-up lines.
+#: The line that is shown once, in place of all start-up lines.
 STARTUP_NOTE = b"(TensorFlow's start-up lines are left out; `fleetfit logs --all` or job.logs(all=True) has them)\n"
 
 _TRACEBACK = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
 _CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
-#: Lines without a letter or digit are not folded, because they belong to the surrounding lines.
+#: Matches a letter or digit. A line without letters and digits, such as a blank line, is not folded, because it belongs
+#: to the lines around it.
 _WORD = re.compile(rb"\w")
 
 
@@ -71,7 +74,7 @@ class Shown(NamedTuple):
     """A line to show.
 
     Attributes:
-        line: The line, as printed by the lowest rank.
+        line: The line of the lowest rank that printed it.
         times: The number of ranks that printed the line.
     """
 
@@ -80,7 +83,7 @@ class Shown(NamedTuple):
 
 
 class _HeldLine:
-    """A line that waits for equal lines of other ranks."""
+    """A line that is held back, because other ranks may still print the same line."""
 
     __slots__ = ("arrived", "foldable", "line", "number", "said_by")
 
@@ -93,10 +96,11 @@ class _HeldLine:
 
 
 class Folding:
-    """The state that decides which lines are shown, and when the lines are shown.
+    """A filter for the log lines of a job. It decides which lines are shown, and when.
 
-    The lines of each process stay in order, and no line is lost. A line that other ranks may still print is held for
-    :data:`WINDOW` seconds, together with all later lines. Repeated lines of one rank, and tracebacks, are never folded.
+    The lines of each process stay in order, and no line is lost. A line that other ranks may still print is held back
+    for :data:`WINDOW` seconds. All later lines wait behind it. Tracebacks, and lines that one rank repeats, are never
+    folded.
 
     Args:
         several: Whether the job has more than one rank. With one rank, lines are shown at once.
@@ -130,13 +134,13 @@ class Folding:
         yield from self._release(None, now)
 
     def rest(self) -> Iterator[Shown]:
-        """Yield all lines that are still held. Call this method after the last line."""
+        """Yield all lines that are still held back. Call this method after the job's last line."""
         while self._queue:
             yield self._pop()
 
     @property
     def due(self) -> float | None:
-        """Return the number of seconds until the next line has to be shown, or None if no line is held."""
+        """Return the number of seconds until a held-back line has to be shown, or None if no line is held back."""
         if not self._queue:
             return None
         return max(0.0, self._queue[0].arrived + WINDOW - self._clock())
@@ -145,7 +149,8 @@ class Folding:
         key = (line.host, line.process)
         foldable = self._is_foldable(line, key)
         equals = self._open.get(_said(line), ()) if foldable else ()
-        # Only fold with a line behind the process's previous one, so that the order of the process's lines is kept.
+        # Fold the line only into an equal line that was queued after the previous line of this process, to keep the
+        # order of the process's lines.
         newest = self._newest.get(key, -1)
         equal = next((held for held in equals if held.number > newest), None)
         if equal is not None:
@@ -168,21 +173,21 @@ class Folding:
             return False
         if key in self._in_traceback:
             if not data.startswith((b" ", b"\t")) and data.strip():
-                self._in_traceback.discard(key)  # this line is the exception, the last one of a traceback
+                self._in_traceback.discard(key)  # this line names the exception and is the last line of the traceback
             return False
         if line.rank is None or not data.endswith(b"\n") or data.startswith(_CHAIN):
             return False
         return _WORD.search(data) is not None
 
     def _release(self, time_ns: int | None, now: float) -> Iterator[Shown]:
-        """Yield lines from the front of the queue that need not wait any longer.
+        """Remove the lines that need not wait any longer from the front of the queue, and yield them.
 
         A line need not wait if the line cannot be folded, if it has waited for :data:`WINDOW` seconds, or if too many
         lines are waiting.
 
         Args:
-            time_ns: The time of the line that arrives next, in nanoseconds. With None, waiting times are measured by
-                the clock.
+            time_ns: The time of the next line in the log, in nanoseconds since the epoch. It shows how long the queued
+                lines have waited. With None, the clock is used instead.
             now: The current time of the clock.
         """
         queue = self._queue
@@ -207,8 +212,8 @@ class Folding:
 
 
 def _said(line: LogLine) -> tuple[bytes, int]:
-    """Return the part of a line that must be equal for folding.
+    """Return what must be equal in two lines for folding: the text and the number of the attempt.
 
-    This part does not contain the time and thread at the beginning of TensorFlow's lines.
+    The text is returned without the time and the thread at the beginning of TensorFlow's lines.
     """
     return _STAMPED.sub(b"", line.data, count=1) if _STAMPED.match(line.data) else line.data, line.attempt

@@ -1,4 +1,4 @@
-"""Calls an elastic strategy's function ``discovery=``, and passes the available hosts to the supervisor."""
+"""Call the user's function ``discovery=`` of an elastic strategy, and pass its results to the supervisor."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ EVERY_S = 1.0
 
 
 def lines(answer: Any) -> str:
-    """Return a discovery function's result as lines of the form ``host`` or ``host:slots``.
+    """Convert a discovery function's result to a text with one line per host: ``host`` or ``host:slots``.
 
     Args:
-        answer: A mapping from host names to numbers of slots, or an iterable of host names.
+        answer: The result: a mapping from host names to numbers of slots, or an iterable of host names.
 
     Raises:
-        ConfigurationError: the result has another type.
+        ConfigurationError: the result is neither a mapping nor an iterable of names.
     """
     if isinstance(answer, Mapping):
         return "".join(f"{name}:{int(slots)}\n" for name, slots in answer.items())
@@ -39,8 +39,8 @@ def lines(answer: Any) -> str:
 def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool]) -> None:
     """Start a thread that calls a discovery function until the job has ended, and writes the results to the record.
 
-    If the function raises an exception, the thread issues a warning and keeps the last result. If the function raises
-    the same exception again, no further warning is issued.
+    The supervisor reads the results from the record. If the function raises an exception, the thread issues a warning,
+    and the last result stays valid. If the next call raises the same exception, no further warning is issued.
 
     Args:
         function: The user's function.

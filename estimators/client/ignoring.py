@@ -1,8 +1,8 @@
-"""Selects the files of a code folder that are left out of a job.
+"""Decide which files of the user's source folder are left out of a job's code, by the rules of ignore files.
 
-A file ``.fleetfitignore`` at the top of the folder has the format of ``.gitignore``. If this file exists, no other file
-is read. Otherwise, the ``.gitignore`` files are read as git reads them. These are the files in the folder, and in the
-folders above it up to the top of the repository.
+If the folder contains a file ``.fleetfitignore``, only this file is read. It has the format of ``.gitignore``.
+Otherwise, the ``.gitignore`` files are read as git reads them: in the folder, in its subfolders, and in the folders
+above it up to the top of the repository.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 OWN = ".fleetfitignore"
 GITS = ".gitignore"
 
-#: Files that are left out unless an ignore file includes them by name (``!.env``), or ``dependencies`` names them.
+#: Names of files that are left out by default, because they may contain secrets. Such a file is included if an ignore
+#: file includes it by name (``!.env``), or if ``dependencies`` names it.
 NEVER = frozenset({".env"})
 
 
@@ -26,8 +27,9 @@ class _Rule:
 
     Attributes:
         ignores: True if the line leaves out the matching paths. False if the line includes the matching paths again.
-        regex: The regular expression from the package pathspec, which also matches the contents of a matching folder.
-        last: The last component of the pattern's path.
+        regex: The pattern as a regular expression of the package pathspec. It also matches everything in a matching
+            folder.
+        last: The last component of the pattern, such as ``.env`` for ``!config/.env``.
     """
 
     ignores: bool
@@ -35,9 +37,9 @@ class _Rule:
     last: str
 
     def matches(self, path: str) -> bool:
-        """Return whether the pattern matches the path itself, and not only a folder that contains the path.
+        """Return whether the pattern matches the path itself. A match of only a folder above the path does not count.
 
-        As in git, the contents of a folder that is left out are not searched.
+        The contents of a folder that is left out need no match, because they are not searched (as in git).
         """
         match = self.regex.match(path)
         if match is None:
@@ -55,16 +57,16 @@ class Ignored:
         kept: Files that are never left out, such as the entry point.
 
     Raises:
-        OSError: an ignore file cannot be read. The methods also raise this error.
+        OSError: an ignore file cannot be read. The methods raise the same error.
     """
 
     def __init__(self, root: str, kept: Iterable[str] = ()) -> None:
         self._kept = frozenset(kept)
         self._root = root
-        #: The name of the ignore files.
+        #: The name of the ignore files that apply: ``.fleetfitignore`` or ``.gitignore``.
         self.file = OWN if os.path.isfile(os.path.join(root, OWN)) else GITS
         self._rules: dict[str, list[_Rule]] = {}
-        #: Folders that are left out except for their files in `kept`.
+        #: Folders that are left out, but contain files from `kept`. Only these files are included.
         self._entered: set[str] = set()
         self._above = [] if self.file == OWN else self._of_repository()
 
@@ -115,7 +117,7 @@ class Ignored:
         return name in NEVER
 
     def leaves_out_anywhere(self, path: str) -> bool:
-        """Return whether a path below the root, or a folder that contains the path, is left out."""
+        """Return whether a path below the root is left out, or is inside of a folder that is left out."""
         parts = os.path.relpath(path, self._root).split(os.sep)
         places = [os.path.join(self._root, *parts[: number + 1]) for number in range(len(parts))]
         return any(self.leaves_out(place, is_folder=os.path.isdir(place)) for place in places)
@@ -132,9 +134,9 @@ class Ignored:
         return [*found, *self._above]
 
     def _rule(self, folder: str, path: str, *, is_folder: bool) -> _Rule | None:
-        """Return the line of a folder's ignore file that decides about a path, or None if no line matches the path.
+        """Return the rule in a folder's ignore file that applies to a path, or None if no rule matches the path.
 
-        The last matching line decides.
+        If several rules match, the last rule applies.
         """
         if folder not in self._rules:
             self._rules[folder] = _read(os.path.join(folder, self.file))

@@ -1,6 +1,4 @@
-"""Counts Ctrl-C and a notebook's interrupts, so that KeyboardInterrupt is not raised at an arbitrary point of the
-program.
-"""
+"""Count interrupts, such as Ctrl-C, instead of raising KeyboardInterrupt at an arbitrary point of the program."""
 
 from __future__ import annotations
 
@@ -12,15 +10,15 @@ import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-#: The active instances in the main thread, the innermost last.
+#: The active :class:`Interrupts` contexts of the main thread. The innermost context is last.
 _waiting: list[Interrupts] = []
 
 
 def ask_to_end() -> None:
-    """Treat a signal that requests this process's exit like the first Ctrl-C.
+    """Treat a signal that asks this process to exit, such as SIGTERM, like the first Ctrl-C.
 
-    The function does not raise SIGINT, because shells start background processes with SIGINT ignored. Repeated calls
-    have no effect, because closing a terminal or terminating a process group often sends two signals.
+    The function does not send SIGINT to this process, because shells start background processes with SIGINT ignored.
+    Only the first call counts, because closing a terminal or terminating a process group often sends two signals.
 
     Raises:
         KeyboardInterrupt: this process is not waiting for a job.
@@ -34,9 +32,9 @@ def ask_to_end() -> None:
 class Interrupts:
     """A context in which SIGINT is counted and wakes :meth:`wait`. No KeyboardInterrupt is raised.
 
-    The caller can thus stop a job in an orderly way, and a second interrupt does not disturb the stop. Nothing is
-    changed in threads other than the main thread, or if the program has installed a SIGINT handler. If such a handler
-    raises KeyboardInterrupt, the caller must increment :attr:`count`.
+    The caller can therefore stop a job in an orderly way, and a second interrupt does not disturb the stop. The context
+    does nothing in threads other than the main thread. It also keeps a SIGINT handler that the program has installed.
+    If this handler raises KeyboardInterrupt, the caller must increment :attr:`count`.
 
     Attributes:
         count: The number of interrupts.
@@ -79,8 +77,9 @@ class Interrupts:
 
         Args:
             timeout: The maximum time to wait, in seconds.
-            descriptors: The descriptors to read from.
-            watch: A descriptor to write to, which is only checked for errors.
+            descriptors: Descriptors that wake the method when they can be read.
+            watch: The descriptor of a pipe to which the caller writes. The method only detects that its reader has
+                closed it.
 
         Raises:
             BrokenPipeError: the reader of ``watch`` has closed the pipe.

@@ -1,10 +1,12 @@
-"""Sends requests to a job's supervisor.
+"""Send requests to a job's supervisor, the process that starts and watches the job.
 
-Any process can send a request over the supervisor's socket. The waiting process can also send requests over the
-connection that ties the job to the process. Requests are messages (:mod:`container.contract.messages`). The request
-``stop`` has ``grace`` (seconds or null) and ``reason``. The request ``ping`` has no values. Elastic jobs accept more
-requests. The socket's answer to a request has the member ``ok``. If ``ok`` is false, the answer also has the member
-``error``.
+Any process of the user can send a request over the supervisor's socket. The process that waits for the job in ``fit()``
+can also use the connection that ties the job to this process (:class:`Tie`). Requests are messages
+(:mod:`container.contract.messages`). The request ``stop`` has the members ``grace`` (seconds or null) and ``reason``.
+The request ``ping`` has no members. Elastic jobs accept more requests.
+
+The supervisor responds to requests over the socket. A response has the member ``ok``. If ``ok`` is false, the response
+also has the member ``error``.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ from estimators.records.record import JobRecord
 _RETRY_SECONDS = 0.02
 
 
-#: Timeouts for an answer from a supervisor on this machine, and from one at a dispatcher, where a program may have to
-#: be started first.
+#: Timeouts for a response, in seconds: for a job on this machine, and for a job on a dispatcher. A program may have to
+#: be started on the dispatcher first.
 _NEAR_SECONDS, _FAR_SECONDS = 5.0, 60.0
 
 
@@ -32,23 +34,24 @@ def stop_message(grace: float | None, reason: str) -> dict[str, Any]:
 
     Args:
         grace: The time that the script has to save its state, in seconds. With None, the job's ``stop_grace`` applies.
-        reason: The origin of the request, for the status message.
+        reason: The reason for the stop, which the job's status message will contain.
     """
     return {"op": "stop", "grace": grace, "reason": reason}
 
 
 def request(record: JobRecord, message: dict[str, Any], timeout: float | None = None) -> dict[str, Any]:
-    """Send a message to the supervisor of a job, and return the supervisor's answer.
+    """Send a request to the supervisor of a job, and return the supervisor's response.
 
-    If the supervisor is starting, the function waits until the supervisor accepts messages.
+    If the supervisor is still starting, wait until it accepts requests.
 
     Args:
         record: The job's record.
         message: The request.
-        timeout: The maximum total time, in seconds. The default is 60 for a job at a dispatcher, and 5 for other jobs.
+        timeout: The maximum total time, in seconds. The default is 60 s for a job on a dispatcher, and 5 s for any
+            other job.
 
     Raises:
-        JobUnreachableError: the job has no supervisor, or the supervisor does not answer in time.
+        JobUnreachableError: the job has no supervisor, or the supervisor does not respond in time.
     """
     if timeout is None:
         timeout = _FAR_SECONDS if record.read_options().get("dispatcher") is not None else _NEAR_SECONDS
@@ -87,10 +90,10 @@ def request(record: JobRecord, message: dict[str, Any], timeout: float | None = 
 
 
 class Tie:
-    """The caller's end of the connection that ties an attached job to the caller.
+    """The socket in the process that waits for a job. Its connection to the supervisor ties the job to this process.
 
-    The supervisor sends a message when the record has new content, and closes the connection when the job has ended. If
-    the caller's end is closed for any reason, the supervisor stops the job at once.
+    The supervisor sends data when the record has new content, and closes the connection when the job has ended. If this
+    socket is closed for any reason, such as the exit of this process, the supervisor stops the job at once.
     """
 
     def __init__(self, connection: socket.socket) -> None:
@@ -99,13 +102,14 @@ class Tie:
         self.ended = False
 
     def fileno(self) -> int:
-        """Return the descriptor to wait for, or -1 after :meth:`close`."""
+        """Return the descriptor to wait for with ``poll()``, or -1 after :meth:`close`."""
         return self._connection.fileno()
 
     def drain(self) -> bool:
         """Read and discard all received data. Return whether data was received.
 
-        The data has no meaning except to wake the caller. At end-of-file, :attr:`ended` becomes True.
+        The only purpose of the data is to wake this process. When the supervisor has closed the connection,
+        :attr:`ended` becomes True.
         """
         woken = False
         while not self.ended:
@@ -113,7 +117,7 @@ class Tie:
                 data = self._connection.recv(4096)
             except BlockingIOError:
                 break
-            except OSError:  # reset, or closed here
+            except OSError:  # the connection was reset, or this process has closed it
                 data = b""
             if data:
                 woken = True

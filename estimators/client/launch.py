@@ -1,4 +1,4 @@
-"""Starts a job. Creates and fills the job's record, and passes the record to a supervisor process."""
+"""Start a job: create and fill the job's record, and start the supervisor process, which runs the job."""
 
 from __future__ import annotations
 
@@ -34,10 +34,11 @@ from estimators.records.record import JobRecord
 if TYPE_CHECKING:
     from estimators.client.source import Source
 
-#: The folder of our packages, which a supervisor needs because it runs in another working directory.
+#: The folder that contains fleetfit's packages. The supervisor needs this path, because its working directory is `/`.
 _ROOT = str(Path(__file__).resolve().parents[2])
 
-#: Program that runs a module. `python -m` would search the working directory first, `python FILE` the file's folder.
+#: Program that runs the `main()` of a module. `python -m` is not used, because it would search for modules in the
+#: working directory first. `python FILE` would search in the file's folder first.
 _BOOT = """\
 import gc, sys
 gc.set_threshold(100_000)  # loading modules makes many objects and no garbage, and a job's start waits for it
@@ -51,12 +52,15 @@ import importlib
 sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
 """
 
-#: Maximum time to wait for processes of an earlier supervisor, in seconds. They take two; containers take five.
+#: Maximum time to wait until the processes of an earlier supervisor have exited, in seconds. Processes usually take 2
+#: s, and containers 5 s.
 _LEFTOVERS = 15.0
-#: Maximum time to wait for the supervisor of a job that has ended, in seconds. It may still collect the provenance.
+#: Maximum time to wait for the supervisor of a job that has ended, in seconds. The supervisor may still be collecting
+#: the provenance, which describes the origin of the job.
 _LINGERING = 40.0
 
-#: Supervisors that this process started and that may still run. The list is needed to reap them.
+#: Supervisors that this process has started and that may still run. :func:`start` polls them, so that supervisors that
+#: have exited do not stay as zombie processes.
 _supervisors: list[subprocess.Popen[bytes]] = []
 
 
@@ -94,7 +98,8 @@ def launch(
         env: The supervisor's environment. The default is the environment of this process.
 
     Returns:
-        The started job. Wait for the job to learn whether the start succeeds.
+        The job, whose supervisor process has been started. Whether the supervisor succeeds in starting the hosts is
+        known only later.
 
     Raises:
         ConfigurationError: the name is not allowed, or the source cannot be copied.
@@ -109,7 +114,7 @@ def launch(
         fill(record, spec, options, source, now)
         if options.dispatcher is None:
             hand_over(record, spec, options)
-        record.publish(spec.name)  # claims the name only now, so that a killed process leaves a whole record or none
+        record.publish(spec.name)  # only now, so that a killed process leaves no incomplete record under this name
         hold("launch.before_supervisor")
         return _started(record, env, attached=attached)
     except BaseException:
@@ -138,7 +143,10 @@ def _started(
 
 
 def pinned(options: JobOptions) -> JobOptions:
-    """Return run options with which a later process can find the same dispatcher again, to attach to the job."""
+    """Return run options that contain the dispatcher's address.
+
+    A later process then finds the same dispatcher, even if its environment variables name a different dispatcher.
+    """
     if options.dispatcher is None:
         return options
     reached = dispatchers.load(options.dispatcher).pinned(options.dispatcher_options)
@@ -146,7 +154,9 @@ def pinned(options: JobOptions) -> JobOptions:
 
 
 def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
-    """Start another attempt of a job that failed, was stopped, or lost its supervisor. The job keeps its record.
+    """Start another attempt of a job that failed, was stopped, or lost its supervisor.
+
+    The attempt uses the same record.
 
     If the job has a checkpoint, the script continues from the last checkpoint.
 
@@ -188,7 +198,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
         if stored is None:
             raise ConfigurationError(f"training job {record.name!r} never started: start a new job with fit().")
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
-        (record.path / saving.FILE).unlink(missing_ok=True)  # the file of the earlier attempts
+        (record.path / saving.FILE).unlink(missing_ok=True)  # the saved result of the earlier attempts
         hand_over(record, spec, options)
         return _started(record, attached=attached, resumed=True)
     finally:
@@ -196,7 +206,9 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
 
 
 def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
-    """Acquire the lock of a job that has ended. If the supervisor is still collecting provenance, terminate it.
+    """Acquire the lock of a job that has ended.
+
+    If its supervisor is still collecting provenance, terminate the supervisor.
 
     Raises:
         ConfigurationError: another process is resuming the job.
@@ -214,7 +226,8 @@ def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
 def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
     """Terminate the supervisor of a job that has ended.
 
-    The supervisor may still be collecting provenance. A resumed job does not wait for this work.
+    The supervisor may still be collecting the provenance. :func:`resume` does not wait until the supervisor has
+    finished.
     """
     pid = status.get(statuses.OWN, {}).get("supervisor_pid")
     with contextlib.suppress(OSError, TypeError):
@@ -224,9 +237,9 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Write the facts that the backend's check has found to the record.
+    """Write the facts that the backend found when it checked the job to the record.
 
-    The supervisor reads these facts and need not find them again.
+    The supervisor reads the facts from the record, and need not determine them a second time.
     """
     found = backends.load(options.backend).found(spec)
     if found is None:
@@ -250,7 +263,8 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
     attempt = int(own.get("attempt") or 0)
     endings = list(own.get("attempts") or [])
     if not any(values.get("attempt") == attempt for values in endings):
-        # The job was stopped, or its supervisor was lost: the record does not say how that attempt ended.
+        # The record does not contain the end of the last attempt, because the job was stopped or its supervisor was
+        # lost.
         failure = Failure(cause=Cause.INTERNAL, message="the supervisor was lost.")
         if statuses.is_terminal(stored):
             failure = statuses.failure_of(stored) or Failure(
@@ -278,10 +292,11 @@ def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
 
 
 def _leftovers(path: Path) -> list[int]:
-    """Return the pids of the toolkits, ranks, agents and remover of a job's earlier supervisor.
+    """Return the PIDs of processes that a job's earlier supervisor started and that still run.
 
-    The environment or the command of such a process names the record's folder. A process that was forked from an
-    importer has the importer's environment, and is identified by its working directory.
+    These are the hosts' toolkits, ranks and agents, and the process that removes hosts. Each process is found by the
+    record's folder in its environment or command. Ranks that are forked from an importer, which imports modules once
+    for all ranks, have the importer's environment. Such ranks are found by their working directory.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     name = str(path).encode() + b"\0"
@@ -336,8 +351,8 @@ def start(
         record: The record. The supervisor takes over the record's lock.
         env: The supervisor's environment, which the job's hosts inherit. The default is the environment of this
             process.
-        tied: The supervisor's end of a connection to the process that waits for the job, and the pid of the waiting
-            process. The job is stopped when the waiting process ends. None if no process waits.
+        tied: The supervisor's socket of a connection to the process that waits for the job, and the PID of this waiting
+            process. The supervisor stops the job when the waiting process ends. None if no process waits.
         resumed: Whether the job continues after earlier attempts.
 
     Raises:
@@ -377,7 +392,7 @@ def start(
 
 
 def boot(module: str) -> list[str]:
-    """Return the command that runs a module's ``main()`` in a new process. The process can have any working directory.
+    """Return the command that runs a module's ``main()`` in a new process, independent of the working directory.
 
     Raises:
         BackendError: ``sys.executable`` is unknown.

@@ -1,7 +1,7 @@
-"""Shows the progress and the logs of a job in a foldable pane, while ``fit()`` waits in a notebook.
+"""Show the progress and the logs of a job in the output of a notebook's cell, while ``fit()`` waits.
 
-The pane is a single display of the cell, and is updated in place. Therefore a saved notebook contains the final state.
-This is the job's table, and the last lines of the logs in a folded part.
+The output is a single pane, which is updated in place. Therefore a saved notebook contains only the last update: the
+table with the job's result, and the last lines of the logs in a section that can be unfolded.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
     from estimators.job.settings import Settings
 
-#: Number of last lines that are shown. ``job.logs()`` shows all lines.
+#: Maximum number of log lines in the pane. The last lines are shown. ``job.logs()`` shows all lines.
 _LINES = 200
 _LINE_LIMIT = 2000
 
 #: Size of the plot of the loss, in pixels.
 _WIDTH, _HEIGHT = 120.0, 22.0
-#: Modules -> names for people.
+#: Names of Python modules -> names of the frameworks for people.
 _NAMES = {"tensorflow": "TensorFlow", "torch": "PyTorch", "tf_keras": "Keras", "keras": "Keras", "horovod": "Horovod"}
 
 
 def pane_for(job: TrainingJob, progress: JobProgress) -> Pane | None:
-    """Return a pane in the running notebook, or None if IPython is not installed."""
+    """Display a new pane in the current cell and return it. Return None if IPython is not installed."""
     with contextlib.suppress(ImportError):
         from IPython.display import HTML, display
 
@@ -44,10 +44,10 @@ _said: list[str] = []
 
 
 def keep(settings: Settings) -> Settings:
-    """Return the settings with the default keep-alive period if no period is set.
+    """Return the settings, with the default keep-alive period if no period is set.
 
-    With such a period, the next run of the notebook's cell starts faster. The settings are returned unchanged if the
-    backend does not keep processes between jobs.
+    For this period, a process with the imported modules stays alive after a job. Therefore the next job from the
+    notebook starts faster. If the backend does not keep such processes, return the settings unchanged.
     """
     if settings.keep_alive_period_in_seconds is None and settings.capabilities.keeps_imports:
         from estimators.backends.hosts import kept
@@ -57,7 +57,7 @@ def keep(settings: Settings) -> Settings:
 
 
 class Pane:
-    """The display of one call that waits for a job in a notebook.
+    """The pane in a notebook's cell that shows one job while a call of ``fit()`` or ``wait()`` waits.
 
     Args:
         job: The job.
@@ -66,7 +66,7 @@ class Pane:
         as_html: IPython's ``HTML``.
 
     Attributes:
-        stream: A stream whose text appears in the foldable part of the pane.
+        stream: A stream for the log. Its text appears in the section of the pane that can be folded.
     """
 
     def __init__(self, job: TrainingJob, progress: JobProgress, display: Any, as_html: Any) -> None:
@@ -83,9 +83,9 @@ class Pane:
         self.refresh()
 
     def write(self, text: str) -> None:
-        """Add text to the log. The text may contain incomplete lines."""
+        """Add text to the pane's log. The text may end in an incomplete line."""
         *whole, rest = (self._rest + text).split("\n")
-        self._rest = rest[:_LINE_LIMIT]  # the line may never end
+        self._rest = rest[:_LINE_LIMIT]  # a process may never end its line
         self._count += len(whole)
         self._lines.extend(line[:_LINE_LIMIT] for line in whole)
 
@@ -94,7 +94,7 @@ class Pane:
         self._show()
 
     def finish(self) -> None:
-        """Show the table of the ended job, with the logs folded."""
+        """Show the table with the result of the ended job, and fold the logs."""
         from estimators.results.display import job_html
 
         if self._rest:
@@ -102,9 +102,9 @@ class Pane:
         self._show(job_html(self._job.result()), kept=self._kept())
 
     def _kept(self) -> str:
-        """Return a text about the modules that stay loaded after the job, and about their memory.
+        """Return a text that says which modules stay loaded after the job, for how long, and how much memory they use.
 
-        The text is returned only once per process, and ``""`` later.
+        Only the first call in a process returns the text. Later calls return ``""``.
         """
         seconds = (self._job.record.read_request().get("ResourceConfig") or {}).get("KeepAlivePeriodInSeconds")
         if _said or not seconds:
@@ -160,7 +160,7 @@ def _curve(values: Sequence[float]) -> str:
 
 
 def _kernel_id() -> str:
-    """Return the id of this kernel at Jupyter's server, or ``""`` if the id is unknown."""
+    """Return the id under which the Jupyter server knows this kernel, or ``""`` if the id is unknown."""
     with contextlib.suppress(Exception):  # no kernel, or no connection file
         from ipykernel.connect import get_connection_file
 
@@ -169,7 +169,7 @@ def _kernel_id() -> str:
 
 
 class _Stream(io.TextIOBase):
-    """A stream that passes the text of the log's printer to a pane."""
+    """A text stream for :class:`LogPrinter` that writes to a pane."""
 
     def __init__(self, pane: Pane) -> None:
         self._pane = pane

@@ -1,4 +1,4 @@
-"""Runs a command or sends a POST request when a job ends or stalls, a metric is NaN, or a loss diverges."""
+"""Define a callback that notifies the user when a job ends or stalls, a metric is NaN, or a loss diverges."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _POST_ATTEMPTS = 3
 _COMMAND_TIMEOUT_S = 60.0
 #: Maximum time that the end of ``fit()`` waits for pending notifications, in seconds.
 _PATIENCE_S = 20.0
-#: A loss has diverged if this many successive values are above its lowest value times ``diverged``.
+#: A loss has diverged if this many successive values are higher than ``diverged`` times the lowest value so far.
 _IN_A_ROW = 3
 _REASON_LIMIT = 1000
 
@@ -44,11 +44,11 @@ _REASON_LIMIT = 1000
 class NotifyCallback(Callback):
     """A callback that runs a command or sends a POST request when something happens to a job.
 
-    The occasions are the end or a stall of the job, a metric that is not a number, and a loss that diverges.
+    The occasions are the end of the job, a stall of the job, a metric that is not a number, and a loss that diverges.
 
-    The command receives the message as JSON on standard input, and ``FLEETFIT_JOB`` and ``FLEETFIT_OCCASION`` as
-    environment variables. The URL receives the same JSON. The member ``text`` of the JSON is a sentence, as chat
-    webhooks expect.
+    The notification is a JSON object. Its member ``text`` is a sentence, as the webhooks of chat programs expect. The
+    command reads the JSON from standard input. The command's environment contains the job's name (``FLEETFIT_JOB``) and
+    the occasion (``FLEETFIT_OCCASION``). The URL receives the JSON in a POST request.
 
     A slow command or URL does not delay the job. After the job's end, ``fit()`` waits for pending notifications, at
     most 20 seconds. If a notification fails, a message is printed and the job continues.
@@ -57,11 +57,11 @@ class NotifyCallback(Callback):
         command: A program with its arguments, as a list.
         url: An http or https URL.
         on: The occasions to notify of, from :data:`OCCASIONS`. The default is all occasions.
-        stall: The number of seconds without any event of the job after which the job counts as stalled. With None,
+        stall: The time without any event of the job after which the job counts as stalled, in seconds. With None,
             stalls are not detected.
         diverged: The factor for the detection of divergence. A loss is a metric with "loss" in its name. The loss has
-            diverged if three successive values are above the lowest value times this factor. Negative losses are
-            ignored. With None, divergence is not detected.
+            diverged if three successive values are higher than this factor times the lowest value so far. Values of 0
+            or less are ignored. With None, divergence is not detected.
 
     Raises:
         ConfigurationError: an argument is wrong.
@@ -93,7 +93,10 @@ class NotifyCallback(Callback):
         self._watches: dict[str, _Watch] = {}
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Record that the job is alive. If the event reports that a metric is not a number, send a notification."""
+        """Restart the time until the job counts as stalled.
+
+        If the event reports that a metric is not a number, send a notification.
+        """
         if event.kind == "resources":
             return  # hosts send these events even if their ranks do nothing
         self._watch(job).sign()
@@ -153,7 +156,10 @@ class NotifyCallback(Callback):
         )
 
     def send(self, news: dict[str, Any]) -> None:
-        """Pass a notification to the command and the URL. Print a message if the command or the URL fails."""
+        """Pass a notification to the command and the URL.
+
+        If the command or the request to the URL fails, print a message.
+        """
         body = strict_json.dumps(news).encode()
         for way in (self._run, self._post):
             try:
@@ -191,7 +197,7 @@ class NotifyCallback(Callback):
             except (OSError, ValueError) as error:
                 refused = isinstance(error, urllib.error.HTTPError) and error.code < 500
                 if refused or attempt == _POST_ATTEMPTS:
-                    # Show only the host, because the URL may be a secret, as those of chat webhooks are.
+                    # Show only the host, because the URL may be a secret, such as the URL of a chat program's webhook.
                     host = urllib.parse.urlsplit(self._url).hostname
                     raise OSError(f"{host}: {getattr(error, 'reason', None) or type(error).__name__}") from None
                 time.sleep(attempt)
@@ -217,7 +223,7 @@ class Losses:
 
 
 class _Watch:
-    """The state of one job, and the threads that watch the job and send notifications."""
+    """What the callback knows about one job, and the threads that detect stalls and send notifications."""
 
     def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
         self._callback = callback
@@ -262,7 +268,7 @@ class _Watch:
 
 
 def parse(text: str) -> NotifyCallback:
-    """Return the callback for a URL or a shell command.
+    """Return the callback for the value of the command-line option ``--notify``: a URL or a shell command.
 
     Raises:
         ConfigurationError: the text is neither a URL nor a valid command.

@@ -1,8 +1,8 @@
-"""Plans a job for :class:`ClusterPlan`: the entry point, the processes and the environment of every host.
+"""Plan a job without starting it: the entry point, the processes and the environment of every host.
 
 :func:`plan_cluster` uses the same code as the backends and the hosts' toolkits (:mod:`estimators.backends.config`,
-:mod:`container.launchers`), so that the plan shows exactly what will run. Only values that are created when a job runs
-are missing. These are ports, a private folder, and the token of the control connection.
+:mod:`container.launchers`), so that the plan shows exactly what will run. The plan lacks only the values that are
+created when the job runs: ports, a private folder, and the token of the control connection.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ def plan_cluster(
     Args:
         spec: The job.
         options: The run options.
-        source: The user's code if it is on this machine, or None.
+        source: The user's code. None if the image contains the code, or the code is on S3.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
         warnings: Warnings to include in the plan.
 
     Raises:
         ConfigurationError: options of the strategy are invalid.
-        UnsupportedError: this version cannot start the strategy.
+        UnsupportedError: this version of fleetfit does not support the strategy.
     """
     place = backends.load(options.backend).describe(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
@@ -104,10 +104,9 @@ def _command(spec: TrainingJobSpec, source: Source | None, environment: Environm
 
 
 def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan:
-    """Return a host's plan with the paths of that host's folder, and with the user's environment variables.
+    """Return a host's plan with the paths of this host's folder, and with the user's environment variables.
 
-    The translation of paths is necessary because a launcher plans all hosts with the paths of the host on which the
-    launcher runs.
+    A launcher plans all hosts with the paths of the first host. Therefore the paths of the first host are replaced.
     """
     here, there = str(environment.tree.base), str(tree.base)
     given: Mapping[str, str] = rebased(environment.user_environment, tree)
@@ -125,6 +124,6 @@ def _on_host(host: HostPlan, environment: Environment, tree: MLTree) -> HostPlan
     return dataclasses.replace(
         host,
         environment=moved_variables(host.environment, given),
-        # A host may have thousands of processes, so change them only if necessary.
+        # A host may have thousands of processes, so replace paths only if the paths differ.
         processes=host.processes if here == there else tuple(map(moved_process, host.processes)),
     )

@@ -1,9 +1,9 @@
-"""Compares the resources that a job needs on this machine with the available resources, before the job starts.
+"""Compare the resources that a job needs on this machine with the available resources, before the job starts.
 
-A job that needs more resources than are available may still run slowly. Such a job causes a warning. A job that cannot
-run at all is refused. Each message has the numbers and a remedy. :func:`compare` and :func:`refusal` depend only on the
-demand and the machine's resources that are passed to them. :func:`preflight` and :func:`check_fits` determine both
-values from a job and this machine.
+If a job needs more than is available but may still run slowly, :func:`preflight` returns a warning. If the machine
+cannot run the job at all, :func:`check_fits` raises an error. Each message states the needed and the available amount,
+and a remedy. The functions :func:`compare` and :func:`refusal` produce the messages from a :class:`Demand` and the
+machine's resources, without access to this machine.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ PROCESS_BYTES = 600_000_000
 #: Minimum memory of a host's toolkit, and of each process with its wrapper, in bytes, if the script imports nothing.
 #: Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
 HOST_BYTES, SCRIPT_BYTES = 12_000_000, 8_000_000
-#: Open files of the supervisor for each host on its machine, and minimum numbers of processes of a host and of a rank.
+#: Number of open files that the supervisor needs for each host, and minimum number of processes of each host and of
+#: each rank.
 FILES_PER_HOST, PROCESSES_PER_HOST, PROCESSES_PER_RANK = 4, 1, 2
 #: Disk space in bytes that the record of a small job needs for logs, checkpoints and the model.
 DISK_BYTES = 1_000_000_000
@@ -37,7 +38,7 @@ class Demand:
     """The resources that a job needs on one machine.
 
     Attributes:
-        hosts: The number of the cluster's hosts on this machine.
+        hosts: The number of hosts on the machine.
         processes_per_host: The number of ranks on each host.
         servers_per_host: The number of other processes on each host, such as parameter servers.
         strategy: The name of the strategy, or None if the job has no strategy.
@@ -62,7 +63,7 @@ class Demand:
 
     @classmethod
     def of(cls, spec: TrainingJobSpec) -> Demand:
-        """Return the resources that a job needs if all its hosts are on the machine that starts the job."""
+        """Return the resources that a job needs if all its hosts are on this machine."""
         strategy = spec.strategy
         return cls(
             hosts=spec.instance_count,
@@ -79,7 +80,9 @@ def preflight(
     machine: MachineFacts | None = None,
     home: str | Path | None = None,
 ) -> list[str]:
-    """Return warnings about a job on this machine. Return an empty list if the job runs on other machines.
+    """Return warnings if this machine has few resources for a job.
+
+    Return an empty list if the job runs on other machines.
 
     Args:
         spec: The job.
@@ -111,13 +114,14 @@ def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> No
         machine: Facts to use instead of the facts of this machine.
 
     Raises:
-        UnsupportedError: the machine cannot start the job. The message has the numbers and the maximum number of hosts.
+        UnsupportedError: the machine cannot start the job. The message states the needed and the available amount, and
+            the maximum number of hosts.
     """
     capabilities = fleets.capabilities(spec.instance_type)
     if not capabilities.shared_machine or capabilities.simulated:
         return
     found = machine if machine is not None else machines.facts()
-    if capabilities.containers:  # containers have limits of their own
+    if capabilities.containers:  # these limits of this process do not apply to containers
         found = dataclasses.replace(found, processes_limit=None, open_files_hard_limit=None)
     text = refusal(Demand.of(spec), found)
     if text is not None:
@@ -139,7 +143,7 @@ def refusal(demand: Demand, machine: MachineFacts) -> str | None:
     }
     most = min((limit // per_host for per_host, limit in needed.values() if limit), default=demand.hosts)
     for name, (per_host, limit) in needed.items():
-        if not limit or per_host * demand.hosts <= limit:  # 0 means that the memory is unknown
+        if not limit or per_host * demand.hosts <= limit:  # 0: unknown memory; None: no limit
             continue
         wanted, there = per_host * demand.hosts, limit
         shown = (format_bytes(wanted), format_bytes(there)) if name == "memory" else (f"{wanted:,}", f"{there:,}")
@@ -162,7 +166,7 @@ def compare(
         demand: The job's demand.
         machine: The machine's resources.
         disk_free_bytes: The free space in the folder for the record, in bytes, or None if unknown.
-        disk: The folder for the record, for the message.
+        disk: The folder for the record, which the message names.
     """
     warnings = [
         _memory(demand, machine),

@@ -1,4 +1,4 @@
-"""Builds a job from an estimator's settings, checks the job before the start, and plans the job."""
+"""Build a job from an estimator's settings, check the job before the start, and plan its processes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: Matches names of TensorFlow in code and in requirements files.
+#: Matches words in code or in requirements files that show that TensorFlow is used.
 _TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|horovod(?!\s*\.\s*torch\b|\s+import\s+torch\b)", re.IGNORECASE)
 #: Matches imports of PyTorch.
 _TORCH = re.compile(rb"^[ \t]*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
@@ -37,15 +37,15 @@ class Draft:
     """A job that has been built from an estimator's settings, and has not been started.
 
     Attributes:
-        spec: The job, which satisfies SageMaker's rules.
+        spec: The specification of the job. :meth:`make` has checked that it satisfies SageMaker's rules.
         settings: The estimator's settings.
         source: The user's code, or None if the image contains the code or the code is on S3.
         framework: The script's framework, or None if the framework is unknown.
-        problems: The missing parts of a job on SageMaker, such as a role or credentials, with remedies. A job with
-            problems can be planned, but not started.
-        remarks: Warnings about settings that were determined automatically.
-        kept_with: The PID of a process, such as a notebook's kernel. When this process exits, processes that were kept
-            for later jobs also exit. None if there is no such process.
+        problems: Descriptions of what a job on SageMaker lacks, such as a role or credentials, with remedies. A job
+            with problems can be planned, but not started.
+        remarks: Warnings about settings that fleetfit has chosen for a job on SageMaker.
+        kept_with: The PID of the notebook's kernel that starts the job, or None outside of notebooks. After the job, a
+            process with the imported modules stays alive for later jobs. This process exits when the kernel exits.
     """
 
     spec: TrainingJobSpec
@@ -78,8 +78,8 @@ class Draft:
             passes_model_dir: Whether the script receives ``--model_dir``.
             framework: The script's framework, or None if the framework is unknown.
             experiment: SageMaker's ``ExperimentConfig``.
-            tuned: The names of hyperparameters that a tuning job adds.
-            source: The code if it has already been read, or None.
+            tuned: The names of hyperparameters whose values a tuning job will add.
+            source: The user's code if the caller has already read it. With None, the code is found from the settings.
 
         Raises:
             ConfigurationError: a setting or an input is wrong.
@@ -156,8 +156,8 @@ class Draft:
     def _frameworks(self) -> tuple[str, ...]:
         """Return the frameworks that the script and the strategy need.
 
-        Only backends that create an environment for each job use the result. For other backends, the result is
-        ``tensorflow``.
+        Only backends that create a Python environment for each job use the result. For all other backends, the result
+        is always ``tensorflow``.
         """
         if self.source is None or not self.settings.capabilities.own_environment:
             return ("tensorflow",)
@@ -180,12 +180,12 @@ class Draft:
     def _needs_tensorflow(self, source: Source) -> bool:
         if self._is_for("tensorflow") or self._told(_TENSORFLOW):
             return True
-        # With these strategies, our own package imports Horovod for the script.
+        # With these strategies, a script that imports the package `container` uses Horovod for TensorFlow through it.
         ours = isinstance(self.spec.strategy, MPI | ElasticHorovod) and source.names(_OURS)
         return (ours and not self._is_for("torch")) or source.names(_TENSORFLOW)
 
     def plan(self) -> ClusterPlan:
-        """Return the plan of the job. Repeated calls return the same plan."""
+        """Return the plan of the job's processes on every host. Repeated calls return the same object."""
         return self._plan
 
     @functools.cached_property
@@ -247,7 +247,10 @@ class Draft:
         checks.check_data(self.spec, options.python)  # last, because this check sends requests to servers
 
     def _check_dispatched(self, place: str) -> None:
-        """Run the checks that are possible on this machine. The dispatcher runs the other checks."""
+        """Run the checks that are possible on this machine for a job with a dispatcher.
+
+        The dispatcher runs the other checks.
+        """
         from estimators.backends import dispatchers
         from estimators.backends.dispatchers import parcels
 
@@ -271,7 +274,7 @@ def _listed(place: str, problems: Sequence[str]) -> str:
 
 
 def _code_on_s3(settings: Settings) -> request_builder.Code | None:
-    """Return the code of a job on SageMaker if the code is an archive on S3. Return None otherwise."""
+    """Return the code of a job on SageMaker if ``source_dir`` is an archive on S3. Return None otherwise."""
     location = settings.source_dir
     if not settings.capabilities.managed or location is None or not location.startswith("s3://"):
         return None

@@ -1,4 +1,4 @@
-"""Prints log lines for people, with prefixes, colours and progress bars.
+"""Print log lines for people, with prefixes, colours and progress bars.
 
 The output can be a terminal, Jupyter or a file.
 """
@@ -28,7 +28,8 @@ _DIM = "\x1b[2m"
 #: Colours that are readable on dark and on light backgrounds.
 _COLOURS = ("\x1b[36m", "\x1b[33m", "\x1b[35m", "\x1b[32m", "\x1b[34m", "\x1b[91m", "\x1b[96m", "\x1b[95m")
 
-#: Limits for progress bars without a terminal: number of states of a process shown at once, then seconds per state.
+#: Limits for progress bars on streams that are not terminals. The first 20 states (`_BURST`) of a process's bar are
+#: shown at once, then one state per second (`_REFILL_SECONDS`).
 _BURST = 20
 _REFILL_SECONDS = 1.0
 
@@ -41,9 +42,9 @@ _Key = tuple[str, str | None]
 class LogPrinter:
     """A printer of complete log lines for people. Each line has a prefix such as ``[algo-1:rank 0]``.
 
-    On a terminal, progress bars (texts that end in ``\\r``) stand below the log and are redrawn in place. On other
-    streams, each state of a bar is a line. If a bar changes many times a second, only one state per second is shown.
-    The last state is always shown. The record contains all states.
+    Texts that end in ``\\r`` are progress bars. On a terminal, progress bars stand below the log and are redrawn in
+    place. On any other stream, each state of a bar is printed as a line. If a bar changes many times a second, only one
+    state per second is printed. The last state is always printed. The log files in the job's record contain all states.
     """
 
     def __init__(
@@ -63,8 +64,8 @@ class LogPrinter:
                 ``NO_COLOR`` is set.
             mask: The function that hides secrets in a text before the text is shown.
             folding: The object that hides and folds lines. With None, every line is shown.
-            tracebacks: The object that holds a traceback back until it is known whether the traceback's exception made
-                the job fail. With None, no traceback is held back.
+            tracebacks: The object that holds back a traceback, because ``fit()`` shows the traceback itself if its
+                exception has made the job fail. With None, no traceback is held back.
         """
         self.stream: IO[str] = stream if stream is not None else sys.stdout
         self._tty = is_terminal(self.stream)
@@ -102,12 +103,15 @@ class LogPrinter:
 
     @property
     def due(self) -> float | None:
-        """Return the number of seconds until :meth:`print` must be called again, or None if no line is held back."""
+        """Return the number of seconds after which :meth:`print` must be called to show held-back lines.
+
+        Return None if no line is held back.
+        """
         times = [held.due for held in (self._folding, self._tracebacks) if held is not None and held.due is not None]
         return min(times, default=None)
 
     def message(self, text: str) -> None:
-        """Print a message of fleetfit. Lines that are held back for folding are printed first."""
+        """Print a message of fleetfit after all lines that are held back for folding."""
         out: list[str] = []
         if self._folding is not None:
             self._folded(self._folding.rest(), out)
@@ -134,8 +138,8 @@ class LogPrinter:
         This includes lines that are held back, the last state of each progress bar, and an incomplete line.
 
         Args:
-            told: The traceback that made the job fail if the caller prints this traceback. The printer then omits this
-                traceback.
+            told: The traceback of the job's failure, which the caller will print itself. The printer omits this
+                traceback. None if the caller prints no traceback.
         """
         self._status = ""
         out: list[str] = []
@@ -201,8 +205,8 @@ class LogPrinter:
     def _affordable(self, key: _Key, time_ns: int) -> bool:
         """Return whether a progress bar's state may be shown now.
 
-        After a burst of 20 states, one state per second is shown. The seconds are measured by the times of the log
-        lines.
+        After a burst of 20 states, one state per second is shown. The time is taken from the log lines, not from the
+        clock.
         """
         level, since = self._budget.get(key, (float(_BURST), time_ns))
         level = min(float(_BURST), level + (time_ns - since) / 1e9 / _REFILL_SECONDS)
@@ -253,7 +257,7 @@ class LogPrinter:
                     room = width - 2 - len(prefix(*key))
                     out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
                 self._drawn = len(bars)
-                if self._status:  # without a line break, so that output of other programs is appended and not erased
+                if self._status:  # no line break, so that output of other programs continues the line and is kept
                     text = fit_columns(self._masked(self._status), width - 1)
                     out.append(f"{_DIM}{text}{_RESET}" if self._colour else text)
                     self._has_status = True
@@ -262,14 +266,17 @@ class LogPrinter:
 
 
 class UnwritableError(OSError):
-    """Raised if a stream cannot be written for another reason than a closed pipe, such as a full disk."""
+    """Raised if a stream cannot be written to, for example because the disk is full.
+
+    A closed pipe does not raise this error.
+    """
 
 
 def write_text(stream: IO[str] | None, text: str) -> None:
     """Write and flush a text. Characters that the stream's encoding lacks are replaced by similar characters.
 
-    With None as the stream, nothing happens, as with ``print``. Python sets a standard stream to None if its descriptor
-    is closed.
+    With None as the stream, do nothing, as ``print`` does. ``sys.stdout`` and ``sys.stderr`` are None if Python was
+    started with a closed descriptor.
 
     Raises:
         BrokenPipeError: the reader has closed the stream.
@@ -287,15 +294,15 @@ def write_text(stream: IO[str] | None, text: str) -> None:
 
 def say(text: str) -> None:
     """Print a message to standard error, without control sequences of terminals. A closed standard error is ignored."""
-    with contextlib.suppress(OSError, ValueError):  # it is closed
+    with contextlib.suppress(OSError, ValueError):  # standard error is closed
         write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
 
 
 def _write(stream: IO[str], text: str) -> None:
-    """Write and flush a text. Write to an unbuffered stream in a loop.
+    """Write and flush a text. If the stream is unbuffered, repeat the write until the whole text is written.
 
-    With PYTHONUNBUFFERED, the text layer has no buffer below it. If a signal interrupts a write, the text layer drops
-    the rest of the text. The loop counts the written bytes and writes the rest.
+    With PYTHONUNBUFFERED, Python's text stream writes directly to the descriptor. If a signal interrupts such a write,
+    the text stream drops the rest of the text. The loop therefore counts the written bytes and writes the rest.
     """
     encoding = getattr(stream, "encoding", None)
     raw = getattr(stream, "buffer", None)

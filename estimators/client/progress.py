@@ -1,4 +1,4 @@
-"""Describes the progress of a job. The terminal's status line and the notebook's pane use the same words."""
+"""Describe the progress of a job in short texts, for the status line of a terminal and the pane of a notebook."""
 
 from __future__ import annotations
 
@@ -24,22 +24,22 @@ _STATUSES: dict[str, str] = {
     SecondaryStatus.UPLOADING: "saving the outputs",
     SecondaryStatus.STOPPING: "stopping",
 }
-#: Statuses whose message is shown, because it names the cause of the waiting.
+#: Statuses that are shown with the status message, because the message says what the job waits for.
 _WAITING = (SecondaryStatus.PENDING, SecondaryStatus.DOWNLOADING_TRAINING_IMAGE)
 _PHASES = {
     "ranks_started": "importing", "imported": "connecting", "rendezvous": "preparing the first step",
     "first_step": "training", "training_ended": "finishing", "ranks_ended": "finishing",
 }  # fmt: skip
-#: Phases in which the first line that the script prints shows that the script is running.
+#: Phases after which the stage becomes `running` when the script prints a line, even if it reports no other phase.
 _QUIET = ("", "ranks_started", "rendezvous")
-#: Names of hyperparameters with the total number of epochs or steps.
+#: Names of hyperparameters whose value is the total number of epochs or steps.
 _TOTALS = {
     "epoch": ("epochs", "num-epochs", "num_epochs", "num_train_epochs"),
     "step": ("steps", "max-steps", "max_steps", "num-steps", "num_steps", "train_steps"),
 }
 #: Number of values in the plot of the loss, and maximum number of metrics in the text.
 _CURVE, _SHOWN = 240, 4
-#: Number of recent epochs or steps over which the time of one is averaged.
+#: Number of recent epochs or steps whose average duration is used to estimate the remaining time.
 _RECENT = 5
 
 
@@ -51,7 +51,8 @@ class JobProgress:
         began: The start time of the job, in seconds since the epoch.
 
     Attributes:
-        loss: The values of the loss until now. If there are many values, only a part of the values is kept.
+        loss: The values of the loss so far, for a plot. If there are more than 480 values, every second value is
+            dropped.
         interrupted: A text about the effect of the user's interrupt, or ``""`` without an interrupt.
     """
 
@@ -64,7 +65,7 @@ class JobProgress:
         self._printed = False
         self._metrics: dict[str, float] = {}
         self._rate: float | None = None  # steps per second in the last epoch
-        self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps that were done then
+        self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps finished at these times
         self.loss: list[float] = []
         self.interrupted = ""
 
@@ -97,7 +98,7 @@ class JobProgress:
                     self.loss = self.loss[::2]
 
     def _begin(self, attempt: int) -> None:
-        if attempt > self._attempt:  # the duration of this attempt does not depend on earlier ones
+        if attempt > self._attempt:  # forget the progress of earlier attempts
             self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
             self._metrics = {}
 
@@ -107,7 +108,7 @@ class JobProgress:
 
     @property
     def awaits_output(self) -> bool:
-        """Return whether the stage will change when the script prints its first line."""
+        """Return whether the caller must call :meth:`printed` when the script prints its first line."""
         return not self._printed and self._phase in _QUIET
 
     def printed(self) -> None:
@@ -165,7 +166,7 @@ class JobProgress:
         return max(0.0, (self.total - last) * each_s - (now - last_s))
 
     def parts(self, now: float) -> list[str]:
-        """Return the texts that describe the progress. The stage is first.
+        """Return short texts that describe the progress, such as ``training``, ``epoch 3 of 10`` and ``loss 0.3``.
 
         Args:
             now: The current time, in seconds since the epoch.

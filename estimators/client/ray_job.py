@@ -1,15 +1,20 @@
-"""The program of the Ray jobs that ``RunOptions(dispatcher="ray")`` submits: runs a training job, or reports on one.
+"""Run a training job inside a Ray job, and report on it: the program that ``RunOptions(dispatcher="ray")`` starts.
 
-    … run                             starts the training job whose files are in the working directory, and waits
-    … follow JOB HAVE                 prints what is new in the job's record; HAVE encodes what the copy already has
-    … ask JOB MESSAGE                 passes an encoded message to the job's supervisor, and prints the answer
+The machine that calls ``fit()`` submits this program to a Ray cluster as a Ray job, with one of three commands:
 
-All commands accept ``--home FOLDER``. Ray gives such a program no input, and keeps its output in a file that is read
-over HTTP. Therefore ``follow`` prints for one hour at most, then asks for another ``follow`` (``again``). When it is
-stopped, it empties the file.
+    … run                             start the training job whose files are in the working directory, and wait
+    … follow JOB HAVE                 print the changes of the job's record; HAVE encodes what the submitter's copy has
+    … ask JOB MESSAGE                 pass an encoded request to the job's supervisor, and print the response
 
-If ``run`` ends, the training job ends, and vice versa. Ray stops a job by signalling all descendants of its process.
-The supervisor is not a descendant, so that it can end the scripts in order.
+All commands accept ``--home FOLDER``.
+
+Ray gives such a program no standard input, and stores its output in a file, which the submitter reads over HTTP.
+Because this file only grows, ``follow`` prints for one hour at most. Then it prints the message ``again``, and the
+submitter starts a new ``follow``. When ``follow`` is stopped, it empties the file.
+
+If ``run`` ends, the training job ends, and vice versa. Ray stops a job by sending a signal to all descendants of the
+job's process. The supervisor is not a descendant of ``run``, so that Ray's signal does not reach it and it can end the
+scripts in the right order.
 """
 
 from __future__ import annotations
@@ -37,9 +42,10 @@ from estimators.job.errors import FleetfitError, TrainingJobError
 from estimators.records.private_files import HOME_VARIABLE
 from estimators.records.record import JobRecord
 
-#: The variable in which Ray describes the job to drivers that its program starts.
+#: The environment variable in which Ray passes the job's configuration to the job's program and its child processes.
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-#: Maximum duration of `follow`, and the time that it then waits until it is stopped, in seconds.
+#: Maximum time for which `follow` reports changes, in seconds. Then it waits until Ray stops it: the second number is
+#: the maximum time of this wait.
 _FOLLOWS_S, _READ_S = 3600.0, 60.0
 #: Maximum time to wait for the supervisor of a job that has ended, and the interval between checks, in seconds.
 _LINGERS_S, _LOOK_S = 60.0, 0.05
@@ -68,11 +74,11 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run(parcel: Path, speaker: dispatching.Speaker) -> int:
-    """Start the training job, report the start or the refusal, and show the job's logs until the job has ended.
+    """Start the training job, report whether the job was accepted, and print the job's logs until the job has ended.
 
     Args:
         parcel: The file with the training job.
-        speaker: The writer for the report.
+        speaker: The writer for the message that the job was accepted or refused.
 
     Returns:
         The exit code: 0 if the job has completed, or 1 otherwise.
@@ -91,16 +97,17 @@ def run(parcel: Path, speaker: dispatching.Speaker) -> int:
     except TrainingJobError as error:
         print(error, file=sys.stderr)
     until = time.monotonic() + _LINGERS_S
-    # The training job's code is in this Ray job's working directory.
+    # Wait for the supervisor, because its code is in the working directory of this Ray job, which Ray may remove at the
+    # end of this job.
     while job.record.is_supervised() and time.monotonic() < until:
         time.sleep(_LOOK_S)
     return 0 if job.status == "Completed" else 1
 
 
 def _keep_the_working_directory_here() -> None:
-    """Remove the working directory from the runtime environment that hosts receive.
+    """Remove the working directory from the Ray configuration that the processes of the hosts inherit.
 
-    Otherwise every host would receive the working directory, which contains the data.
+    Otherwise Ray would copy the working directory, which contains the job's data, to every host.
     """
     try:
         config = json.loads(os.environ[_JOB_CONFIG])
@@ -112,9 +119,10 @@ def _keep_the_working_directory_here() -> None:
 
 
 def _taken(parcel: Path, theirs: socket.socket) -> Message:
-    """Accept the parcel in a forked process, which then exits. Return the answer for the submitter.
+    """Start the job from a parcel in a forked process, which then exits. Return the response for the submitter.
 
-    Because of the fork, the supervisor is not a descendant of this process.
+    The supervisor is a child of the forked process. When the forked process has exited, the supervisor is no longer a
+    descendant of this process.
     """
     read, write = os.pipe()
     pid = os.getpid()
@@ -150,7 +158,7 @@ def _stop(job: TrainingJob) -> None:
 
 
 def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
-    """Send the changes of a job's record until the job has ended or an hour has passed.
+    """Print the changes of a job's record until the job has ended or an hour has passed.
 
     Then wait until Ray stops this process, at most one minute.
     """
@@ -171,7 +179,7 @@ def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> 
 
 
 def ask(name: str, message: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
-    """Send a request to a job's supervisor, and print the supervisor's answer."""
+    """Send a request to a job's supervisor, and print the supervisor's response."""
     try:
         answer = ipc_client.request(JobRecord.open(name), dict(message))
     except FleetfitError as error:

@@ -1,8 +1,8 @@
-"""Builds the two values that describe a job, :class:`TrainingJobSpec` and :class:`RunOptions`, from settings.
+"""Build a job's :class:`TrainingJobSpec` and :class:`JobOptions` from an estimator's settings.
 
-The request contains everything that the SageMaker SDK 2.x would put into the request (``session.py``,
-``_get_train_request``; ``estimator.py``, ``_script_mode_hyperparam_update``; ``tensorflow/estimator.py``,
-``_default_s3_path``).
+The specification contains everything that the SageMaker SDK 2.x would put into a CreateTrainingJob request. The SDK
+builds the request in ``session.py`` (``_get_train_request``), ``estimator.py`` (``_script_mode_hyperparam_update``) and
+``tensorflow/estimator.py`` (``_default_s3_path``).
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ from estimators.job.request import (
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: Placeholder for the role of jobs that need none.
+#: The role in the request of a job that needs no role.
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/fleetfit-local"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Code:
-    """The code of a job, as the containers see it.
+    """The location of a job's code, for the container toolkit that starts the script on the hosts.
 
     Attributes:
         program: The entry point.
@@ -67,7 +67,7 @@ def build_spec(
         name: The job's name.
         channels: The inputs.
         code: The user's code, or None if the image contains the code.
-        passes_model_dir: Whether the script receives ``--model_dir``, as with TensorFlow's estimator.
+        passes_model_dir: Whether the script receives ``--model_dir``, which only the TensorFlow estimator passes.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
         experiment: SageMaker's ``ExperimentConfig``.
 
@@ -142,7 +142,8 @@ def build_hyperparameters(
     """Return all hyperparameters of a job's request.
 
     These are the user's and the strategy's hyperparameters, ``model_dir``, and the hyperparameters for the container
-    toolkit. The values are JSON texts. For an image with its own entry point, ``str()`` converts the values.
+    toolkit. The values are JSON texts. If the image contains its own program, the user's values are converted with
+    ``str()`` instead.
 
     Args:
         settings: The estimator's settings.
@@ -182,15 +183,15 @@ def build_hyperparameters(
         if settings.region is not None:
             platform[codec.REGION] = settings.region
     encoded = {**settings.encoded_hyperparameters, **codec.encode(platform)}
-    if settings.is_plain and codec.MODEL_DIR in platform:  # the image's own program reads this value
+    if settings.is_plain and codec.MODEL_DIR in platform:  # the image's own program reads plain texts
         encoded[codec.MODEL_DIR] = codec.plain_value(codec.MODEL_DIR, platform[codec.MODEL_DIR])
     return encoded
 
 
 def _noticed(settings: Settings) -> dict[str, str]:
-    """Return the hyperparameters that make the hosts fail the job on certain problems.
+    """Return the hyperparameters that tell the hosts to fail the job if ranks train separately or a metric is NaN.
 
-    Only the hosts on SageMaker check metrics for NaN. With other backends, the supervisor checks the metrics.
+    On SageMaker, the hosts check metrics for NaN. With any other backend, the job's supervisor checks them.
     """
     options = settings.run_options
     found = {}
@@ -204,8 +205,8 @@ def _noticed(settings: Settings) -> dict[str, str]:
 def default_model_dir(settings: Settings, name: str | None, home: str | Path | None = None) -> str | None:
     """Return the default of ``model_dir``: ``/opt/ml/model`` with MPI, and ``<output path>/<job>/model`` otherwise.
 
-    If the output is on this machine, the result is a path and not a URI, because scripts create this folder. Without
-    MPI, the result is None if the job has no name yet.
+    If the output path is on this machine, the result is a path and not a URI, so that scripts can create the folder. If
+    ``name`` is None, the result is None, except with MPI.
     """
     if isinstance(settings.distribution, MPI):
         return f"{DEFAULT_BASE_DIR}/model"
@@ -219,22 +220,22 @@ def default_model_dir(settings: Settings, name: str | None, home: str | Path | N
 def output_path(settings: Settings, home: str | Path | None = None) -> str:
     """Return the URI of the folder for the outputs.
 
-    Without a given output path, the URI is the folder of the records. On SageMaker, the URI is the default bucket of
-    the SageMaker SDK.
+    If ``output_path`` is not set, the outputs are in the folder of the job records. On SageMaker, they are in the
+    default bucket of the SageMaker SDK.
     """
     if settings.output_path is not None:
         return _location(settings.output_path)
     if not settings.capabilities.managed:
         return jobs_folder(home).as_uri()
-    # The SDK's default bucket. The account in its name is determined when the job starts.
+    # This is the default bucket of the SageMaker SDK. `<account>` is replaced when the job starts.
     return f"s3://sagemaker-{settings.region or '<region>'}-<account>"
 
 
 def submit_directory(settings: Settings, name: str, home: str | Path | None = None) -> str:
     """Return the URI of the job's code.
 
-    On SageMaker, the URI is the archive that the SageMaker SDK would upload. With other backends, the URI is the
-    record's folder ``source``.
+    On SageMaker, the URI names the archive that the SageMaker SDK would upload. With any other backend, the URI names
+    the folder ``source`` in the job's record.
     """
     if not settings.capabilities.managed:
         return (jobs_folder(home) / name / "source").as_uri()
@@ -248,7 +249,8 @@ def _role(settings: Settings) -> str:
         return PLACEHOLDER_ROLE
     if role.startswith("arn:"):
         return role
-    # On SageMaker, the SDK looks up a plain name in IAM. Locally, a placeholder account suffices.
+    # A role without an ARN is a plain name. On SageMaker, the name is looked up in IAM. For local jobs, an ARN with a
+    # placeholder account suffices.
     return f"{PLACEHOLDER_ROLE.rsplit('/', 1)[0]}/{role}" if not settings.capabilities.managed else role
 
 

@@ -1,4 +1,4 @@
-"""Provides callbacks that resize an elastic job during ``fit()``. They are meant for experiments with elasticity."""
+"""Define callbacks that change the number of hosts of an elastic job during ``fit()``, for experiments."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ if TYPE_CHECKING:
 def next_size(size: int, *, step: int, least: int, most: int, generator: random.Random) -> int:
     """Return the next size of a random walk.
 
-    The size decreases at the maximum, and increases at the minimum. Between the limits, the size increases or decreases
-    with equal probability.
+    At the maximum, the size decreases. At the minimum, the size increases. Between the limits, the size increases or
+    decreases with equal probability.
 
     Args:
         size: The current number of hosts.
-        step: The number of hosts that are added or removed at once. The number is smaller if a limit is closer.
+        step: The number of hosts that are added or removed at once. If a limit is closer than ``step``, the result is
+            the limit.
         least: The minimum number of hosts.
         most: The maximum number of hosts.
         generator: The generator of random numbers.
@@ -38,7 +39,7 @@ def next_size(size: int, *, step: int, least: int, most: int, generator: random.
 
 
 class Hosts(Protocol):
-    """The interface of an object whose number of hosts a callback changes."""
+    """The interface of an object whose number of hosts the callbacks of this module can change."""
 
     def size(self, job: TrainingJob) -> int:
         """Return the current number of hosts, without the hosts that are leaving."""
@@ -48,7 +49,7 @@ class Hosts(Protocol):
 
 
 class JobHosts:
-    """The hosts of the job."""
+    """The default :class:`Hosts`: the hosts of the job itself."""
 
     def size(self, job: TrainingJob) -> int:
         """Return the current number of hosts, without the hosts that are leaving."""
@@ -64,12 +65,13 @@ class RandomResize(Callback):
 
     Args:
         step: The number of hosts that are added or removed at once.
-        interval: The time between changes in seconds. The first interval starts with the job's first membership.
+        interval: The time between changes, in seconds. The first interval starts when the job's first hosts have
+            joined.
         min: The minimum number of hosts.
         max: The maximum number of hosts.
         seed: The seed of the random numbers. Equal seeds lead to equal decisions.
         changes: The maximum number of changes. With None, the number is not limited.
-        hosts: The object to resize instead of the job, such as the nodes of a cluster that provides the hosts.
+        hosts: The object to resize instead of the job, such as a cluster on whose nodes the hosts run.
 
     Raises:
         ConfigurationError: an argument is out of range.
@@ -100,7 +102,7 @@ class RandomResize(Callback):
         self.sizes: list[int] = []
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Start the random changes when the job reports its first membership."""
+        """Start the random changes when the job reports that its first hosts have joined."""
         if event.kind == "resized" and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="fleetfit-resize")
             self._thread.start()
@@ -118,7 +120,7 @@ class RandomResize(Callback):
                 if not self._hosts.resize(job, size):
                     return
             except ConfigurationError:
-                continue  # leaving hosts still count towards the limits; try again after the next interval
+                continue  # leaving hosts still count for the job's limits; try again after the next interval
             self.sizes.append(size)
             if self._left is not None:
                 self._left -= 1
@@ -146,7 +148,7 @@ class GrowWithEpochs(Callback):
         self._hosts = hosts or JobHosts()
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
-        """Resize the job when the required number of epochs has finished."""
+        """Resize the job when the metric ``epoch`` reaches one of the given numbers of epochs."""
         if metric.name != "epoch":
             return
         due = [size for epoch, size in self._left if metric.value >= epoch]

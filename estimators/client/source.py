@@ -1,9 +1,11 @@
-"""Finds and checks the user's code (entry point, source folder, dependencies), and creates the copy that a job runs.
+"""Find and check the user's code (entry point, source folder, dependencies), and create the copy that a job runs.
 
-The kinds of entry points are the kinds that SageMaker's training toolkit defines (``_entry_point_type.py``). ``x.sh``
-runs in a shell. In a folder with a ``setup.py``, any other entry point is a module (``python -m``). Without a
-``setup.py``, ``x.py`` is a script, and any other file is a command. In fleetfit, modules can also be named without a
-``setup.py``, as ``pkg.module`` or as a folder with a ``__main__.py``.
+As in SageMaker's training toolkit (``_entry_point_type.py``), the entry point determines how the code runs. ``x.sh``
+runs in a shell. If the source folder contains a ``setup.py``, any other entry point is a module (``python -m``).
+Without a ``setup.py``, ``x.py`` is a script, and any other file is a command.
+
+Unlike SageMaker's toolkit, fleetfit also accepts modules without a ``setup.py``: ``pkg.module``, or a folder with a
+``__main__.py``.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ if TYPE_CHECKING:
 #: Names that are never part of a job's code.
 SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
 
-#: Larger sources (in bytes, or in files) cause a warning, because each job keeps its own copy.
+#: Maximum size in bytes and maximum number of files of a source without a warning. Each job keeps a copy of its source.
 LARGE_BYTES = 200_000_000
 LARGE_FILES = 20_000
 
-#: Larger files are not searched, because they are not code; in bytes.
+#: Maximum size in bytes of a file that is searched for names of frameworks. Larger files are data and not code.
 _LARGEST_TEXT = 4_000_000
 #: Suffixes of archives.
 _PACKED = (".whl", ".zip", ".egg", ".tar", ".gz", ".tgz", ".bz2", ".xz")
@@ -47,15 +49,15 @@ _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 @dataclasses.dataclass(frozen=True)
 class SnapshotEntry:
-    """A file or link to copy.
+    """A file or link of a snapshot, the copy of the code that a job keeps.
 
     Attributes:
         name: The path in the snapshot.
-        origin: The current path, or None for a link or a generated file.
+        origin: The path of the original file, or None for a link or a generated file.
         size: The size in bytes.
         executable: Whether the file is executable.
         link: The relative target of a link whose target is inside the source, or None if the entry is a file.
-        content: The content of a generated file, or None if the entry has another origin.
+        content: The content of a generated file, or None if the entry is a link or is copied from a file.
     """
 
     name: str
@@ -73,8 +75,10 @@ class Listing:
     Attributes:
         entries: The files and links.
         folders: The folders. A folder is listed before its subfolders.
-        left_out: Descriptions of excluded items, such as dangling links and sockets, for a warning.
-        ignored: The excluded paths for each ignore file, by the file's name. Folders end in a slash.
+        left_out: A sentence for each item that cannot be copied, such as a dangling link or a socket.
+            :meth:`Source.warnings` returns these sentences.
+        ignored: A mapping from ``.fleetfitignore`` or ``.gitignore`` to the paths that files of this name exclude.
+            Paths of folders end in a slash.
     """
 
     entries: tuple[SnapshotEntry, ...]
@@ -96,17 +100,19 @@ class Listing:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Source:
-    """The code of a job, as returned by :func:`resolve` and :func:`resolve_function`.
+    """The code of a job: the entry point, and the files to copy.
+
+    :func:`resolve` and :func:`resolve_function` create it.
 
     Attributes:
-        program: The entry point in the form for the container toolkit, such as ``train.py``, ``train.sh`` or
-            ``pkg.module``.
-        roots: Pairs ``(name in the snapshot, path)``. An empty name means that the folder's content is copied to the
-            top.
+        program: The entry point, as the container toolkit on the hosts expects it: ``train.py``, ``train.sh`` or
+            ``pkg.module``, for example.
+        roots: The files and folders to copy, as pairs ``(name in the snapshot, path)``. If the name is empty, the
+            content of the folder is copied to the top of the snapshot.
         without: Folders that are never copied, such as the folder of job records.
         made: The generated files, as a mapping from paths to contents.
-        kept: The files of the entry point, which ignore files cannot exclude.
-        taken: The snapshot's content if it has already been read, or None.
+        kept: The paths of the entry point's files. Ignore files cannot exclude these files.
+        taken: The snapshot's content if the folders have already been listed, or None.
     """
 
     program: str
@@ -146,7 +152,7 @@ class Source:
         return found
 
     def _missed(self) -> Iterator[str]:
-        """Yield a warning for each kind of excluded files that are probably needed."""
+        """Yield a warning for each excluded ``.env`` file, and for the excluded Python and requirements files."""
         for file, names in self.listing.ignored.items():
             for name in names:
                 if name.rpartition("/")[2] in ignoring.NEVER:
@@ -164,7 +170,7 @@ class Source:
                 )
 
     def notes(self) -> list[str]:
-        """Return a text for each ignore file. The text lists the excluded files."""
+        """Return one text for each kind of ignore file. The text lists the files that the ignore file excludes."""
         ignored = self.listing.ignored.items()
         return [f"left out of the job's code by {file}: {_some(names)}" for file, names in ignored]
 
@@ -176,7 +182,7 @@ class Source:
         return sorted(sizes.items(), key=lambda item: -item[1])[:3]
 
     def names(self, pattern: re.Pattern[bytes], *, packed: bool = True) -> bool:
-        """Return whether a pattern matches the content of any file.
+        """Return whether a pattern matches the content of any file of the code.
 
         Args:
             pattern: The pattern.
@@ -185,7 +191,7 @@ class Source:
         """
         for entry in self.listing.entries:
             if entry.content is not None and entry.name == self.program:
-                continue  # our own program, which runs the function in another file
+                continue  # fleetfit's program, which loads the user's function from a separate file
             if entry.name.endswith(_PACKED):
                 if packed:
                     return True
@@ -219,14 +225,14 @@ class Source:
         return self.text_of(f"{module}.py") or self.text_of(f"{module}/__main__.py")
 
     def found(self) -> Source:
-        """Return the source without generated files."""
+        """Return the code without its generated files."""
         entries = tuple(entry for entry in self.listing.entries if entry.content is None)
         return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries), made={})
 
     def from_copy(self, folder: str | Path) -> Source:
-        """Return the same code with other origins of the files.
+        """Return the same code, but read its files from a copy.
 
-        The new origins are in the copy that :meth:`copy_to` made of :meth:`found`.
+        The caller has made the copy with ``source.found().copy_to(folder)``.
 
         Args:
             folder: The folder of the copy.
@@ -238,10 +244,10 @@ class Source:
         return dataclasses.replace(self, taken=dataclasses.replace(self.listing, entries=entries))
 
     def copy_to(self, target: str | Path) -> None:
-        """Copy the source into a folder. The folder is created if necessary.
+        """Copy the code into a folder, which is created if necessary.
 
-        Only the user can access the copied files (modes 0600 and 0700). Executable files stay executable. Links to
-        targets inside the source stay links.
+        Only the user can access the copied files (modes 0600 and 0700). Executable files stay executable. Links whose
+        targets are inside the source stay links.
 
         Raises:
             ConfigurationError: a file cannot be read.
@@ -277,13 +283,13 @@ def resolve_function(
 
     Args:
         packed: The function.
-        source_dir: A folder that is also copied as a whole. Such a folder is useful for modules that only ``importlib``
-            finds, or for a requirements.txt.
+        source_dir: A folder to copy as a whole in addition to the function's modules. The folder is useful for a
+            ``requirements.txt``, or for modules that the function imports by name with ``importlib``.
         dependencies: The dependencies, as for :func:`resolve`.
         without: Folders that are never copied.
 
     Raises:
-        ConfigurationError: a file is missing, or hides one of fleetfit's packages.
+        ConfigurationError: a file is missing, or has the same name as one of fleetfit's packages.
     """
     roots = [("", _folder(_plain("source_dir", source_dir)))] if source_dir is not None else []
     for name, path in packed.modules.items():
@@ -316,7 +322,8 @@ def resolve(
         without: Folders that are never copied.
 
     Raises:
-        ConfigurationError: a file is missing, is outside of ``source_dir``, or hides one of fleetfit's packages.
+        ConfigurationError: a file is missing, is outside of ``source_dir``, or has the same name as one of fleetfit's
+            packages.
         UnsupportedError: the source is on S3.
     """
     if entry_point is None or not str(entry_point):
@@ -340,7 +347,10 @@ def resolve(
 
 
 def _files_of(program: str, name: str, root: Path) -> Iterator[str]:
-    """Yield the paths of the files that may belong to the entry point, and the targets of links to these files."""
+    """Yield the paths of the entry point's files, such as a module and the ``__init__.py`` files of its packages.
+
+    For a link, also yield the path of its target.
+    """
     base = os.path.realpath(root.parent if name else root)
     module = program.replace(".", "/")
     packages = [parent.as_posix() for parent in PurePosixPath(module).parents if parent.as_posix() != "."]
@@ -401,7 +411,7 @@ def _folder(source_dir: str) -> Path:
 
 
 def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
-    """Return the program and the root of an entry point without a source folder.
+    """Return the program and the root (see :class:`Source`) if no source folder is given.
 
     Only the entry point is copied.
     """
@@ -427,7 +437,7 @@ def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
 def _within(entry: str, folder: Path) -> str:
     """Return the program for an entry point in a source folder.
 
-    The program has the form that the container toolkit expects.
+    The program is a path relative to the source folder, or a module name.
     """
     relative = os.path.relpath(entry, folder) if os.path.isabs(entry) else os.path.normpath(entry)
     path = folder / relative
@@ -489,7 +499,7 @@ def _refuse_reserved(roots: list[tuple[str, Path]]) -> None:
 def _near(path: Path) -> str:
     """Return a hint for a path that does not exist.
 
-    The hint names a similar name in the folder, or says that the folder does not exist.
+    The hint suggests a similar name in the same folder, or says that the folder does not exist.
     """
     try:
         names = sorted(os.listdir(path.parent))
@@ -542,17 +552,17 @@ def _walk(
     rules: ignoring.Ignored,
     ignored: list[str],
 ) -> Iterator[str | SnapshotEntry]:
-    """Yield the entries below a folder. Files and links are yielded as entries, and folders as texts.
+    """Yield everything below a folder: files and links as entries, and folders as names in the snapshot.
 
     Args:
         folder: The folder, without symbolic links in its path.
         prefix: The folder's name in the snapshot.
         root: The folder of the source. Links to targets in this folder stay links.
         above: The folders that are being listed, from the root to ``folder``.
-        without: Folders that are not listed.
-        left_out: A list to which descriptions of excluded items are added.
+        without: Folders that are left out.
+        left_out: A list to which a description of each item that cannot be copied is added.
         rules: The rules of ignore files for paths below the root.
-        ignored: A list to which the paths are added that these rules exclude.
+        ignored: A list to which each path that these rules exclude is added.
     """
     try:
         with os.scandir(folder) as found:

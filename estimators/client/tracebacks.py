@@ -1,5 +1,7 @@
-"""Holds back tracebacks in a job's output, so that the traceback that ``fit()`` raises as an error is not printed
-twice.
+"""Hold back tracebacks in a job's output.
+
+If a traceback made the job fail, ``fit()`` shows it in the error that it raises, so that it must not also be printed
+with the logs.
 """
 
 from __future__ import annotations
@@ -12,16 +14,17 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators.records.logs import LogLine
 
-#: Time that a traceback at the end of a process's output is held, in seconds. A job that fails by it ends sooner.
+#: Time for which a traceback at the end of a process's output is held back, in seconds. If the exception makes the job
+#: fail, the job ends within this time.
 HELD_S = 3.0
-#: Lines that a process prints within this time after a traceback's last line are held, too; in nanoseconds.
+#: A line that a process prints within this time after the last held-back line is also held back. In nanoseconds.
 _BURST_NS = 100_000_000
 
 _HINT = b"Traceback (most recent call last)"
-#: Matches the lines of an exception group about its members, between their frames.
+#: Matches the lines in the traceback of an exception group that describe its member exceptions.
 _IN_GROUP = re.compile(rb" +\| \S")
 _HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
-#: Beginnings of the lines between two exceptions of a chain.
+#: Beginnings of the line that Python prints between two chained exceptions.
 _CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
 
 _Key = tuple[str, str | None]
@@ -36,9 +39,9 @@ class _HeldTraceback:
 
 
 class Tracebacks:
-    """A buffer that holds each rank's traceback until the rank prints more or the job has ended.
+    """A buffer that holds back the last traceback of each rank until the rank prints more or the job has ended.
 
-    A traceback is held for 3 seconds at most. No line is lost.
+    After 3 seconds, a traceback is shown in any case. No line is lost.
 
     Args:
         clock: A function that returns the time in seconds.
@@ -52,7 +55,7 @@ class Tracebacks:
         """Add new lines, and yield the lines that can be shown now."""
         now = self._clock()
         for line in lines:
-            if not self._held and _HINT not in line.data:  # nearly every line
+            if not self._held and _HINT not in line.data:  # a shortcut for nearly every line
                 yield line
                 continue
             key = (line.host, line.process)
@@ -61,7 +64,7 @@ class Tracebacks:
                 yield line
                 continue
             if held is not None:
-                own = line.time_ns - held.lines[0].time_ns  # the lines' own times, because old logs are read quickly
+                own = line.time_ns - held.lines[0].time_ns  # from the lines, because old logs are read quickly
                 if line.time_ns - held.lines[-1].time_ns <= _BURST_NS and own <= HELD_S * 1e9:
                     held.lines.append(line)
                     continue
@@ -78,21 +81,21 @@ class Tracebacks:
 
     @property
     def due(self) -> float | None:
-        """Return the number of seconds until a traceback has to be shown, or None if no traceback is held."""
+        """Return the number of seconds until a held-back traceback has to be shown, or None if there is none."""
         if not self._held:
             return None
         return max(0.0, min(held.since for held in self._held.values()) + HELD_S - self._clock())
 
     def rest(self, told: str | None = None, mask: Callable[[str], str] = str) -> Iterator[LogLine]:
-        """Yield all lines that are still held.
+        """Yield the lines that are still held back, at the end of the job.
 
-        If the caller shows the traceback of the job's failure, lines of this traceback are not yielded. The last
-        traceback of each other rank is then a consequence of the failure. Only the messages of such a traceback are
+        If the caller shows the traceback of the job's failure (``told``), this traceback is not yielded. The held-back
+        tracebacks of the other ranks are then consequences of the failure. Only the messages of their exceptions are
         yielded.
 
         Args:
-            told: The traceback of the job's failure if the caller shows the traceback. With None, all lines are
-                yielded.
+            told: The traceback of the job's failure, which the caller shows itself. If the caller shows no traceback,
+                None. All lines are then yielded.
             mask: A function that hides secrets in a text. The secrets in ``told`` are already hidden.
         """
         held, self._held = self._held, {}
@@ -102,7 +105,7 @@ class Tracebacks:
 
 
 def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -> Iterator[LogLine]:
-    """Yield lines without the last traceback. Messages of this traceback are yielded if the caller does not show them.
+    """Yield lines, but only the exception messages of the last traceback. Messages that the caller shows are omitted.
 
     Args:
         lines: The lines, which contain a traceback.
@@ -112,7 +115,7 @@ def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -
     headers = [place for place, line in enumerate(lines) if _HEADER.match(line.data) is not None]
     first = headers.pop()
     while headers and any(line.data.startswith(_CHAIN) for line in lines[headers[-1] : first]):
-        first = headers.pop()  # include the other tracebacks of a chain or group
+        first = headers.pop()  # include the tracebacks of the exceptions that are chained with the last one
     yield from lines[:first]
     in_frames = False
     for line in lines[first:]:

@@ -1,4 +1,4 @@
-"""Contains the user's handle of a training job."""
+"""Define the handle with which a user watches, stops and resumes a training job."""
 
 from __future__ import annotations
 
@@ -39,25 +39,26 @@ if TYPE_CHECKING:
     import pandas
 
 
-#: Interval for polling a job without a tie, in seconds.
+#: Interval for polling a job that is not tied to this process, in seconds.
 _POLL_SECONDS = 0.1
-#: Maximum time to wait for a job's end on SageMaker, in seconds: two minutes for the script, then uploads and the
-#: release of the instances.
+#: Maximum time that ``stop(wait=True)`` waits for the end of a job on SageMaker, in seconds. The script has two
+#: minutes. Then SageMaker uploads the outputs and releases the instances.
 _ENDING_ELSEWHERE_SECONDS = 1800.0
-#: Maximum time to wait for the first update of a job elsewhere that no process has followed, in seconds.
+#: Maximum time to wait for the first update of a job on SageMaker or on a dispatcher after a new supervisor has been
+#: started, in seconds.
 _FIRST_NEWS_SECONDS = 15.0
 
-#: Members of the request that DescribeTrainingJob does not repeat.
+#: Members of the CreateTrainingJob request that SageMaker's DescribeTrainingJob response does not contain.
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
 
 
 class TrainingJob:
     """A training job that is running or has ended.
 
-    The handle stores only the name, and reads everything else from the job's record. Therefore a handle from another
-    process (``Estimator.attach(name)``) returns the same values. If ``fit(wait=True)`` started the job, the handle also
-    holds a connection to the supervisor. The supervisor stops the job if the connection closes because this process
-    exits.
+    The handle reads all values from the job's record, the folder on disk with the job's status, events and logs.
+    Therefore a handle that another process creates with ``Estimator.attach(name)`` returns the same values. If
+    ``fit(wait=True)`` started the job, the handle also holds a connection to the job's supervisor process. If this
+    process exits, the connection closes, and the supervisor stops the job.
     """
 
     def __init__(
@@ -70,7 +71,8 @@ class TrainingJob:
 
         Args:
             record: The job's record.
-            tie: The connection that ties the job to this process, or None.
+            tie: The connection to the supervisor that ties the job to this process, or None. The job is stopped when
+                the connection closes.
             process: The supervisor's process, or None if another process started the supervisor.
         """
         self.record = record
@@ -79,12 +81,12 @@ class TrainingJob:
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
-        """Return the handle of a job on record. Another process may have started the job.
+        """Return the handle of a job that has a record on this machine. Any process may have started the job.
 
         ``Estimator.attach(name, dispatcher=…)`` also finds a job that was started from another machine.
 
         Raises:
-            JobNotFoundError: the job does not exist. The message has the most similar name.
+            JobNotFoundError: the job does not exist. The message suggests the most similar job name.
         """
         job = cls(JobRecord.open(name, home))
         job._ensure_followed()
@@ -114,7 +116,9 @@ class TrainingJob:
 
     @property
     def status(self) -> TrainingJobStatus:
-        """Return the primary status. The status equals its text, as in ``job.status == "Completed"``.
+        """Return the job's status, such as ``InProgress``.
+
+        The status can be compared with a text: ``job.status == "Completed"``.
 
         Raises:
             RecordError: a newer version of fleetfit wrote a status that this version does not know.
@@ -130,7 +134,7 @@ class TrainingJob:
 
     @property
     def secondary_status(self) -> SecondaryStatus | str:
-        """Return the secondary status.
+        """Return the secondary status, which is more detailed than :attr:`status`, such as ``Downloading``.
 
         The result is a plain string if a newer version of fleetfit wrote a status that this version does not know.
         """
@@ -142,7 +146,7 @@ class TrainingJob:
 
     @property
     def failure(self) -> Failure | None:
-        """Return the failure as data, or None if the job did not fail."""
+        """Return the failure as an object with its cause, host and rank, or None if the job did not fail."""
         return statuses.failure_of(self._status())
 
     @property
@@ -152,7 +156,10 @@ class TrainingJob:
 
     @property
     def hosts(self) -> list[str]:
-        """Return the names of the hosts in rank order. For an elastic job, return only the current hosts."""
+        """Return the names of the hosts in the order of their ranks.
+
+        For an elastic job, return only the current hosts.
+        """
         there = [str(host["name"]) for host in self.membership if host["state"] not in ("gone", "spare")]
         if there:
             return sorted(there, key=natural_key)
@@ -169,13 +176,13 @@ class TrainingJob:
     def checkpoints(self) -> str:
         """Return the path or URI of the checkpoints.
 
-        This is the job's ``checkpoint_s3_uri``. Without ``checkpoint_s3_uri``, the checkpoints are in a folder of the
-        job's record.
+        The result is the job's ``checkpoint_s3_uri``. If the job has no ``checkpoint_s3_uri``, the result is a folder
+        in the job's record.
         """
         return outputs.checkpoints(self.record)
 
     def describe(self) -> dict[str, Any]:
-        """Return the job in the form of the response of SageMaker's DescribeTrainingJob.
+        """Return a description of the job that has the members of SageMaker's DescribeTrainingJob response.
 
         Times are seconds since the epoch. Secrets are replaced by ``***``. The key ``Fleetfit`` contains values that
         SageMaker's response lacks, such as the failure, the warnings and the attempt.
@@ -188,14 +195,14 @@ class TrainingJob:
 
     @property
     def phases(self) -> dict[str, float | None]:
-        """Return the duration of each phase in seconds. The duration is None if unknown.
+        """Return the duration of each phase in seconds. If the duration of a phase is unknown, its value is None.
 
         The phases are ``launch``, ``import``, ``rendezvous``, ``first_step``, ``training`` and ``teardown``.
         """
         return phases(self.record.events())
 
     def metrics(self, kind: str = "script") -> pandas.DataFrame:
-        """Return every value of every metric.
+        """Return every recorded value of every metric as a table.
 
         The columns are ``time``, ``elapsed_s``, ``attempt``, ``rank``, ``name``, ``value`` and ``host``. ``elapsed_s``
         is the time since the job's creation, in seconds.
@@ -214,23 +221,27 @@ class TrainingJob:
         return metrics_frame(found, start=self._status().get("CreationTime"))
 
     def result(self) -> Result:
-        """Return the result of the job, as far as the job has progressed.
+        """Return the result of the job: its status, durations and metrics.
 
-        If the job has ended, return the result that was saved.
+        While the job runs, the result contains the values so far. After the job's end, the result is read from the
+        record.
         """
         from estimators.results import saving
 
         return saving.result_of(self.record)
 
     def value(self) -> Any:
-        """Wait for a job whose entry point is a function, and return the function's return value on rank 0.
+        """Wait until a job whose entry point is a function has ended.
+
+        Return the value that the function returned on rank 0.
 
         If the value is a path in the job's model or output folder, the result is the path of a local copy.
 
         Raises:
             ConfigurationError: the entry point is a script, which returns no value.
-            TrainingJobError: the job failed, but not because of an exception of the function.
-            RecordError: the job was stopped and has no value, or the value cannot be unpickled here.
+            TrainingJobError: the job failed for another reason than an exception in the function.
+            RecordError: the job was stopped before the function returned a value, or this process cannot unpickle the
+                value.
             Exception: the exception that the function raised on a host. The exception's cause shows the traceback of
                 that host.
         """
@@ -251,19 +262,25 @@ class TrainingJob:
 
     @property
     def lives_elsewhere(self) -> bool:
-        """Return whether the job is on SageMaker or at a dispatcher. Such a job continues without this machine."""
+        """Return whether the job runs on SageMaker or on a dispatcher.
+
+        Such a job continues if this machine is switched off.
+        """
         return statuses.lives_elsewhere(self.record.stored_status())
 
     @property
     def dispatcher(self) -> str | None:
-        """Return the name of the dispatcher that runs the job's supervisor, or None if the job has no dispatcher."""
+        """Return the name of the dispatcher, the machine that runs the job's supervisor.
+
+        Return None without a dispatcher.
+        """
         found = self.record.read_options().get("dispatcher")
         return str(found) if found is not None else None
 
     def _ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
-        """Start a new supervisor for a job on SageMaker or at a dispatcher if the previous supervisor was killed.
+        """Start a new local supervisor for a job on SageMaker or on a dispatcher if the job has none.
 
-        For other jobs, do nothing.
+        The supervisor copies the job's progress into the local record. For jobs on this machine, do nothing.
 
         Args:
             env: The environment of the new supervisor. The default is the environment of this process.
@@ -332,7 +349,7 @@ class TrainingJob:
         printer.finish()
 
     def log_lines(self, rank: int | None = None, follow: bool = False) -> Iterator[LogLine]:
-        """Yield the log lines of all processes as data, in the order of their times.
+        """Yield the job's log lines as :class:`LogLine` objects, in the order of their times.
 
         Args:
             rank: The rank whose lines are yielded. With None, the lines of all processes are yielded.
@@ -365,20 +382,20 @@ class TrainingJob:
             yield from reader.drain(final=over)
             if over or not follow:
                 return
-            yield []  # lets the printer show lines whose waiting time has passed
+            yield []  # the printer then shows the lines that it has held back long enough
             time.sleep(_POLL_SECONDS)
 
     def _printer(
         self, stream: IO[str] | None = None, *, all: bool = False, one_rank: bool = False, waits: bool = False
     ) -> LogPrinter:
-        """Return the printer of the logs.
+        """Return a printer for the job's log lines.
 
         Args:
             stream: The stream. The default is standard output.
             all: Whether every line is shown.
             one_rank: Whether the lines of a single rank are printed.
-            waits: Whether the caller raises the job's failure with its traceback. If so, the printer omits this
-                traceback.
+            waits: Whether the caller will raise the job's failure as an error that contains the script's traceback. If
+                so, the printer omits this traceback.
         """
         from estimators.client.folding import Folding
         from estimators.client.tracebacks import Tracebacks
@@ -397,7 +414,7 @@ class TrainingJob:
     def stop(self, wait: bool = False, *, grace: float | None = None) -> None:
         """Stop the job. The script receives SIGTERM, and has time to save its state.
 
-        A job that has ended is not changed.
+        Do nothing if the job has already ended.
 
         Args:
             wait: Whether to wait until the job has ended.
@@ -406,7 +423,7 @@ class TrainingJob:
 
         Raises:
             UnsupportedError: ``grace`` was given for a job on SageMaker, where every script has 120 s.
-            JobUnreachableError: the job's supervisor does not answer, or does not stop the job.
+            JobUnreachableError: the job's supervisor does not respond, or does not stop the job.
         """
         ending = ENDING_SECONDS
         if not statuses.is_terminal(self._status()):
@@ -453,7 +470,9 @@ class TrainingJob:
 
     @property
     def membership(self) -> list[dict[str, Any]]:
-        """Return the present and former hosts of an elastic job. For any other job, the list is empty.
+        """Return the present and former hosts of an elastic job, whose hosts can join and leave.
+
+        For any other job, the list is empty.
 
         Each host has a ``name``, a ``state`` and ``ranks``. The state is ``starting``, ``ready``, ``leaving``, ``gone``
         or ``spare``.
@@ -462,7 +481,9 @@ class TrainingJob:
         return [dict(host) for host in noted] if isinstance(noted, list) else []
 
     def add_hosts(self, count: int = 1) -> list[str]:
-        """Start more hosts for an elastic job. The training continues until the new hosts can join.
+        """Start more hosts for an elastic job.
+
+        The present hosts continue to train until the new hosts are ready to join.
 
         Args:
             count: The number of hosts to add.
@@ -493,8 +514,8 @@ class TrainingJob:
     def interrupt(self, name: str, notice_s: float = 120.0) -> None:
         """Simulate a spot interruption of a host of an elastic job.
 
-        After the notice, the host leaves the job. If the host has not left at the end of the notice period, the host is
-        killed.
+        The host receives a notice, and leaves the job. If the host is still in the job ``notice_s`` seconds after the
+        notice, the host is killed.
 
         Args:
             name: The host's name.
@@ -523,21 +544,24 @@ class TrainingJob:
     def resume(
         self, wait: bool = True, logs: bool = True, callbacks: Callbacks = None, *, all: bool = False
     ) -> TrainingJob:
-        """Start another attempt of a job that failed, was stopped, or lost its supervisor, with the same record.
+        """Start another attempt of a job that failed, was stopped, or lost its supervisor.
 
-        Scripts continue from their last checkpoint. The counts of failures and the time of ``max_run`` start again.
+        The attempt uses the same record.
+
+        Scripts continue from their last checkpoint. The number of failures so far and the running time that ``max_run``
+        limits start again at 0.
 
         Args:
-            wait: Whether to wait until the job ends; if True, the job ends if this process ends.
-            logs: Whether to show the job's output while waiting; as for :meth:`wait`.
-            callbacks: As for :meth:`wait`.
+            wait: Whether to wait until the job ends. With True, the job is stopped if this process ends.
+            logs: Whether to show the job's output while waiting, as for :meth:`wait`.
+            callbacks: The callbacks, as for :meth:`wait`.
             all: Whether to show every line, as for :meth:`logs`.
 
         Returns:
             A new handle of the job.
 
         Raises:
-            ConfigurationError: the job is running, or has completed. Or an argument is wrong.
+            ConfigurationError: the job is running, the job has completed, or an argument is wrong.
             BackendError: the job cannot be started.
             TrainingJobError: the job failed again (only with ``wait=True``).
         """
@@ -554,22 +578,26 @@ class TrainingJob:
     ) -> None:
         """Wait until the job has ended.
 
-        An interrupt (Ctrl-C, a notebook's stop button) ends a job that is tied to this process: the script has
-        ``interrupt_grace`` (5 s) to save; a second interrupt ends the job at once. KeyboardInterrupt is raised when the
-        job has ended. Other jobs, such as all jobs on SageMaker, continue after an interrupt: KeyboardInterrupt is
-        raised at once.
+        An interrupt is Ctrl-C or a notebook's stop button. If ``fit(wait=True)`` or ``resume(wait=True)`` in this
+        process started the job, an interrupt stops the job. The script has ``interrupt_grace`` seconds (5 s by default)
+        to save its state. A second interrupt ends the job at once. When the job has ended, KeyboardInterrupt is raised.
+
+        Any other job, such as a job on SageMaker, continues after an interrupt, and KeyboardInterrupt is raised at
+        once.
 
         Args:
-            logs: Whether to print the logs, and a table at the end.
-            timeout: Stop waiting after this many seconds; the job continues.
+            logs: Whether to print the logs, and a table with the job's result at the end.
+            timeout: The maximum time to wait, in seconds. After this time, TimeoutError is raised and the job
+                continues. With None, the time is not limited.
             callbacks: An :class:`estimators.callbacks.Callback`, or a list of callbacks.
             all: Whether to print every line, as for :meth:`logs`.
 
         Raises:
-            ConfigurationError: ``callbacks`` has something that is not a callback, or another argument is wrong.
+            ConfigurationError: ``callbacks`` contains an object that is not a callback, or another argument is wrong.
             TrainingJobError: the job failed.
-            KeyboardInterrupt: the waiting was interrupted; see above.
-            BrokenPipeError: the reader of standard output has closed it; a job tied to this process was stopped.
+            KeyboardInterrupt: the waiting was interrupted, as described above.
+            BrokenPipeError: the program that reads this process's standard output has closed the pipe. If the job was
+                tied to this process, the job was stopped.
             TimeoutError: the job has not ended after ``timeout`` seconds.
         """
         _check_shown("wait", logs, all)
@@ -586,7 +614,8 @@ class TrainingJob:
             except (TimeoutError, KeyboardInterrupt, BrokenPipeError):
                 raise
             except BaseException:
-                # After any other error here, stop a tied job, which must not continue without its caller.
+                # After any other error in this process, stop a tied job, which must not continue without the process
+                # that waits for it.
                 if self._tie is not None and not self._tie.ended:
                     self._tie.send(ipc_client.stop_message(self._interrupt_grace(), "its caller failed"))
                 raise
@@ -600,7 +629,7 @@ class TrainingJob:
         output.table()
 
     def _raised_by_function(self, failure: Failure | None) -> BaseException | None:
-        """Return the exception of the function that made the job fail.
+        """Return the exception with which the user's function failed on a host, as the cause of the job's error.
 
         Return None if the entry point is not a function, or if the exception is unknown.
         """
@@ -609,9 +638,9 @@ class TrainingJob:
         return values.exception_of(self.record, failure) if values.is_function(self.record) else None
 
     def _opening(self) -> str:
-        """Return the first line of the output, which describes the job.
+        """Return the line that describes the job at the beginning of the output.
 
-        This line is useful because the script may not print anything for a while.
+        The line shows that the job has started, because the script may not print anything for a while.
         """
         spec = TrainingJobSpec.from_request(self.record.read_request())
         strategy = spec.strategy
@@ -628,7 +657,7 @@ class TrainingJob:
     def _is_over(self) -> bool:
         """Return whether the job has ended, according to the record.
 
-        If the job is tied to this process, the record is read only after the supervisor has closed the connection.
+        If the job is tied to this process, the result is False until the supervisor has closed the connection.
         """
         if self._tie is not None and not self._tie.ended:
             return False
@@ -642,7 +671,7 @@ class TrainingJob:
 
 
 def _check_shown(where: str, logs: Any, every: Any) -> None:
-    """Raise an error if ``logs`` or ``all`` is not a boolean. ``fit()`` alone accepts the SDK's ``logs="All"``."""
+    """Raise an error if ``logs`` or ``all`` is not a boolean. Only ``fit()`` accepts texts, such as ``logs="All"``."""
     if not isinstance(logs, bool):
         raise rules.refuse(f"{where}(logs=…)", "True or False", logs, "To show every line, use all=True")
     rules.boolean(f"{where}(all=…)", every)

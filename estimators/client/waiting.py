@@ -1,4 +1,4 @@
-"""Waits for a job. Shows the logs and the progress, handles interrupts, and kills a supervisor that does not answer."""
+"""Wait for a job: show the logs and the progress, handle interrupts, and kill a supervisor that does not respond."""
 
 from __future__ import annotations
 
@@ -28,20 +28,22 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
     from estimators.records.logs import LogLine
 
-#: Interval for polling a job without a tie, in seconds.
+#: Interval for polling a job that is not tied to this process, in seconds.
 _POLL_SECONDS = 0.1
-#: Interval for polling a job with a tie, in seconds, in case that the supervisor's message does not arrive.
+#: Interval for polling a tied job, in seconds. The supervisor of a tied job reports news by messages, so that polling
+#: is needed only if a message is lost.
 _TIED_POLL_SECONDS = 1.0
 #: Interval at which the status line of a terminal is updated, in seconds.
 _LINE_SECONDS = 0.25
-#: Pause between two reads of the logs of a job that prints continuously, in seconds: the job shares the machine with
-#: us.
+#: Pause between two reads of the logs of a job that prints continuously, in seconds. Without the pause, this process
+#: would take CPU time from a job on the same machine.
 _BREATH_SECONDS = 0.005
-#: Time after the script's grace period in which a supervisor must stop a job before it is killed, in seconds.
+#: Time after the script's grace period in which the supervisor must end the job, in seconds. Then the supervisor is
+#: killed.
 ENDING_SECONDS = 15.0
 
-#: Seconds without output or events after which the caller pings the supervisor, and number of missing answers after
-#: which the supervisor counts as hanging.
+#: Seconds without output or events after which this process pings the supervisor. After three pings in a row without a
+#: response (`_PINGS`), the supervisor counts as hanging.
 _PING_SECONDS = 15.0
 _PINGS = 3
 
@@ -50,20 +52,21 @@ class JobDisplay:
     """The display of the logs and the progress for a waiting caller.
 
     With None as the stream, neither logs nor progress are displayed. A terminal shows the progress in a line below the
-    logs. A notebook shows the progress in a pane. On other streams, each stage is printed as a line. If a write fails,
-    such as on a full disk, the output stops and the job continues.
+    logs. A notebook shows the progress in a pane. On any other stream, a line is printed when the job reaches a new
+    stage, such as ``training``. If a write fails because the disk is full, for example, the output stops and the job
+    continues.
     """
 
     def __init__(self, job: TrainingJob, stream: IO[str] | None, *, all: bool = False) -> None:
         self._job = job
         self._stream = stream
-        #: The job's progress; None without a stream.
+        #: The job's progress, or None if there is no stream.
         self.progress: JobProgress | None = None
         if stream is not None:
             request = job.record.read_request()
             began = float(job._status().get("CreationTime") or time.time())
             self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), began)
-        #: A notebook's display, which replaces the stream.
+        #: The pane in a notebook's cell, which shows the output instead of the stream. None outside of notebooks.
         self.pane: Pane | None = None
         if stream is not None and self.progress is not None and in_jupyter(stream):
             from estimators.client.notebook import pane_for
@@ -75,7 +78,8 @@ class JobDisplay:
         target: Any = self.pane.stream if self.pane is not None else stream
         self._reader = LogReader(job.record) if stream is not None else None
         self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
-        #: The descriptor of the stream if it is a pipe, whose reader may close it.
+        #: The descriptor of the stream if the stream is a pipe or socket. It is watched, because the reader may close
+        #: it.
         self.pipe = _pipe_of(stream)
 
     def show(self, *, final: bool = False) -> bool:
@@ -119,7 +123,7 @@ class JobDisplay:
             self.progress.printed()
 
     def _show_progress(self) -> None:
-        """Show the job's progress. Repeated calls have an effect at most four times a second."""
+        """Show the job's progress. Calls within 0.25 seconds after the last display do nothing."""
         now = time.monotonic()
         if self.progress is None or self._printer is None or now - self._shown_at < _LINE_SECONDS:
             return
@@ -147,7 +151,7 @@ class JobDisplay:
                 self._printer.status("")
 
     def close(self) -> None:
-        """Print the lines that are still held back when the waiting is over."""
+        """Print the lines that the printer still holds back. The caller calls this method after the waiting."""
         if self._printer is not None:
             with contextlib.suppress(BrokenPipeError), self._going_on():
                 self._printer.finish()
@@ -158,7 +162,7 @@ class JobDisplay:
         return self._printer.due if self._printer is not None else None
 
     def message(self, text: str) -> None:
-        """Print a message of fleetfit, even if the logs are not shown."""
+        """Print a message of fleetfit. If the logs are not shown, print the message to standard error."""
         with self._going_on():
             if self._printer is not None:
                 self._printer.message(text)
@@ -205,7 +209,7 @@ class JobDisplay:
     _silent = False
 
     def silence(self) -> None:
-        """Stop all output. This method is called when the reader has closed the stream."""
+        """Stop all output, because the reader has closed the stream or a write has failed."""
         self._reader = self._printer = self._stream = self.pipe = None
         self._silent = True
 
@@ -225,9 +229,12 @@ class JobDisplay:
 
 
 def told_interrupt(text: str) -> KeyboardInterrupt:
-    """Return a KeyboardInterrupt whose cause has already been printed, so that a notebook shows no traceback.
+    """Return a KeyboardInterrupt for which a notebook shows only ``text`` and no traceback.
 
-    A subclass of KeyboardInterrupt is not used, because Python exits by SIGINT only for KeyboardInterrupt.
+    The message has already been printed.
+
+    This is not a subclass of KeyboardInterrupt, because an uncaught KeyboardInterrupt makes Python exit by SIGINT, and
+    a subclass does not.
     """
     error = KeyboardInterrupt(text)
     error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # the name that IPython asks for
@@ -235,12 +242,12 @@ def told_interrupt(text: str) -> KeyboardInterrupt:
 
 
 def is_told(error: KeyboardInterrupt) -> bool:
-    """Return whether the cause of a KeyboardInterrupt has already been printed."""
+    """Return whether :func:`told_interrupt` created a KeyboardInterrupt. Its message has then already been printed."""
     return hasattr(error, "_render_traceback_")
 
 
 class Wait:
-    """A running call of :meth:`TrainingJob.wait`."""
+    """The loop of one call of :meth:`TrainingJob.wait`, and its state."""
 
     def __init__(
         self,
@@ -291,12 +298,15 @@ class Wait:
             raise told_interrupt(text)
 
     def _step(self) -> bool:
-        """Show new output, and then wait for more output, at most one second. Return whether the job has ended."""
+        """Show new output.
+
+        If the job is running, wait for more output, at most one second. Return whether the job has ended.
+        """
         job, tie = self._job, self._job._tie
         if tie is not None:
             tie.drain()
         over = job._is_over()
-        news = self._feed.poll()  # before the logs, whose display depends on these events
+        news = self._feed.poll()  # read the events first, because the display of the logs depends on them
         shown = self._output.show(final=over) or news
         if over:
             self._feed.end()
@@ -321,18 +331,19 @@ class Wait:
         if tie is not None and not tie.ended:
             self._interrupts.wait(pause, tie.fileno(), watch=self._output.pipe)
         else:
-            # After the tie has closed, poll quickly, because the supervisor is about to exit.
+            # The supervisor has closed the connection and is about to exit, so poll at short intervals.
             self._interrupts.wait(min(pause, _BREATH_SECONDS) if tie is not None else pause, watch=self._output.pipe)
         return False
 
     def _ping(self) -> None:
-        """Check that the supervisor of a job without new output answers.
+        """Check that the supervisor responds, because the job has had no new output for a while.
 
-        If a job is tied to this process and the supervisor has failed to answer three times, kill the supervisor.
+        If the supervisor has not responded to three pings in a row and the job is tied to this process, kill the
+        supervisor.
 
         Raises:
-            JobUnreachableError: the job is not tied to this process, and the supervisor has failed to answer three
-                times. Also raised if the supervisor returned an error.
+            JobUnreachableError: the supervisor has not responded to three pings in a row, and the job is not tied to
+                this process. Or the supervisor responded with an error.
         """
         job = self._job
         self._ping_at = time.monotonic() + _PING_SECONDS
@@ -379,7 +390,8 @@ class Wait:
         self._kill_at = time.monotonic() + grace + ENDING_SECONDS
         tie = self._job._tie
         if tie is None or tie.ended or not tie.send(ipc_client.stop_message(grace, reason)):
-            # The supervisor is exiting by itself, or does not read. After this time, kill it and close the tie.
+            # The message was not sent: the supervisor is exiting already, or does not read. If the job has not ended
+            # after this time, kill the supervisor and close the connection.
             self._kill_at = time.monotonic() + ENDING_SECONDS
 
     def _kill(self) -> None:

@@ -1,1 +1,1 @@
-"""Represent a job on disk: its record, status, logs, events and provenance, for readers and writers."""
+"""Read and write a job's record, the folder on disk with the job's status, logs, events and provenance."""

@@ -1,4 +1,8 @@
-"""Describe an elastic job's commits and restores in texts for the log and for plots. Pure."""
+"""Describe events of an elastic job in texts for the log and for plots.
+
+In an elastic job, hosts can join and leave. A commit saves the training's state in memory, and a restore returns to the
+last commit. The functions have no side effects.
+"""
 
 from __future__ import annotations
 
@@ -9,20 +13,20 @@ from container.contract.wire import Event
 
 
 def committed(data: Mapping[str, Any]) -> str:
-    """Return the text for an event of kind ``commit``."""
+    """Return the text for a ``commit`` event: the state of the training was saved in memory."""
     every = number(data, "every")
     return f"step {number(data, 'step')} is committed; commits are {every} step{'' if every == 1 else 's'} apart"
 
 
 def restored(data: Mapping[str, Any]) -> str:
-    """Return the text for an event of kind ``restored``."""
+    """Return the text for a ``restored`` event: a rank has returned to the last commit."""
     lost = number(data, "steps_lost")
     again = f"{lost} step{'' if lost == 1 else 's'} to train again" if lost else "nothing is lost"
     return f"back to the last commit, step {number(data, 'step')}: {again}"
 
 
 def lost(data: Mapping[str, Any]) -> str:
-    """Return the text for an event of kind ``state_lost``."""
+    """Return the text for a ``state_lost`` event: all workers with the state were lost, and a checkpoint is loaded."""
     return (
         "all workers with the training's state were lost before another worker had received the state: back to the "
         f"checkpoint of step {number(data, 'step')}"
@@ -36,9 +40,11 @@ def number(data: Mapping[str, Any], name: str) -> int:
 
 
 def words(event: Event) -> list[tuple[str, str]]:
-    """Return the texts that describe an event of the membership, as pairs of a kind and a text.
+    """Return the texts that describe an event of an elastic job, as pairs of a label and a text.
 
-    Return no text for the first membership.
+    The labels are for plots.
+
+    Return an empty list for any other event, and for the first start of the workers.
     """
     data = event.data
     match event.kind:
@@ -61,14 +67,17 @@ def words(event: Event) -> list[tuple[str, str]]:
 
 
 class Restores:
-    """Groups the ``restored`` events of one restore. Every rank that returns to the last commit reports one event."""
+    """A filter that finds the first of the ``restored`` events of each restore.
+
+    In a restore, every rank returns to the last commit and reports one such event.
+    """
 
     def __init__(self) -> None:
         self._step = -1
         self._ranks: set[int | None] = set()
 
     def begins(self, event: Event) -> bool:
-        """Return whether a ``restored`` event is the first event of its restore."""
+        """Return whether a ``restored`` event is the first event of a restore, and remember the event."""
         step = number(event.data, "step")
         if step != self._step or event.rank in self._ranks:
             self._step = step
@@ -79,10 +88,11 @@ class Restores:
 
 
 class Telling:
-    """Selects the events that become lines of the log.
+    """A filter for the events of an elastic job that are printed as lines of the log.
 
-    Every restore and every loss becomes a line. A commit becomes a line only if the interval between commits has
-    changed, because there may be a commit every second. The record contains all commits that the script reports.
+    Every restore and every loss of the state is printed. There may be a commit every second. Therefore a commit is
+    printed only if it is the first one, or if the number of steps between commits has more than doubled or halved since
+    the last printed commit. The record contains all commits that the script reports.
     """
 
     def __init__(self) -> None:
@@ -90,7 +100,7 @@ class Telling:
         self._restores = Restores()
 
     def line(self, event: Event) -> str | None:
-        """Return the line for an event. Return None if the event does not become a line."""
+        """Return the line to print for an event. Return None if the event is not printed."""
         if event.kind == "commit":
             every = number(event.data, "every")
             if self._every and self._every / 2 <= every <= 2 * self._every:

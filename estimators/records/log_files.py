@@ -1,4 +1,4 @@
-"""Convert names of processes to names of log files in a job's record, and back."""
+"""Convert names of processes, such as ``rank 3``, to names of log files in a job's record, and back."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from urllib.parse import quote, unquote
 
 
 def log_stem(process: str | None) -> str:
-    """Return a process's name as part of a file name, such as ``rank-3`` for ``rank 3``. See also :func:`process_of`.
+    """Return the name of a process's log file without the suffix, such as ``rank-3`` for ``rank 3``.
+
+    :func:`process_of` does the reverse.
 
     A space is replaced by a dash. Every other byte that is not a letter, digit, dot or underscore is replaced by
     ``%XX``.
@@ -22,7 +24,10 @@ def log_stem(process: str | None) -> str:
 
 
 def process_of(stem: str) -> str | None:
-    """Return the process whose file name has a stem. Return None for the toolkit itself."""
+    """Return the name of the process whose log file has a stem, such as ``rank 3`` for ``rank-3``.
+
+    Return None for the host's toolkit.
+    """
     if stem == "toolkit":
         return None
     if stem == "%":
@@ -31,9 +36,9 @@ def process_of(stem: str) -> str | None:
 
 
 def times_file(log_file: Path) -> Path:
-    """Return the times file of a log.
+    """Return the path of the file with the times of a log file's output.
 
-    The file consists of 16-byte little-endian records. Each record has a time in nanoseconds since the epoch, and an
-    offset at the end of a piece of output.
+    The file contains one 16-byte little-endian record for each piece of output: its time in nanoseconds since the
+    epoch, and the offset of its end in the log file.
     """
     return log_file.with_suffix(".times")

@@ -1,8 +1,9 @@
-"""Write, read and print the logs of a job. The supervisor writes the logs. Any number of readers may read the logs.
+"""Write and read the logs of a job. The supervisor writes the logs, and any number of processes may read them.
 
-The output of a process is stored unchanged in ``<process>.log``. ``<process>.times`` contains one 16-byte record per
-piece (time in nanoseconds since the epoch, end offset in the log). A piece ends with ``\\n``, ``\\r`` or ``\\r\\n``.
-The last piece of a process may have no terminator. A line of many megabytes is split into pieces without terminators.
+The output of a process is stored unchanged in ``<process>.log``. Output is divided into pieces, which are lines or
+states of a progress bar. A piece ends with ``\\n``, ``\\r`` or ``\\r\\n``. The last piece of a process may have no
+terminator, and a line of many megabytes is split into pieces without terminators. ``<process>.times`` contains one
+16-byte record for each piece: its time in nanoseconds since the epoch, and the offset of its end in the log.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from estimators.records.record import JobRecord
 
 _TIME = struct.Struct("<QQ")  # time_ns, end offset
 
-#: The writer flushes when it holds this many bytes.
+#: When the writer holds this many bytes in memory, it writes them to the files.
 _WRITE_LIMIT = 1 << 20
-#: The approximate number of bytes of one process's log that a poll reads at most. This limits the memory that a reader
-#: uses.
+#: The approximate maximum number of bytes that one :meth:`LogReader.poll` reads from each process's log. It limits the
+#: memory that a reader uses.
 _READ_LIMIT = 8 << 20
 _READ_PIECES = 32768
 _READ_TIMES = _READ_PIECES * _TIME.size
@@ -42,11 +43,11 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 
 
 class LogWriter:
-    """The writer of a job's logs in its supervisor. The writer appends pieces of output to the record.
+    """The writer with which a job's supervisor appends the output of all processes to the logs in the record.
 
-    Pieces are held in memory until :meth:`flush`. The supervisor calls this method once per iteration of its loop.
-    Times never decrease, even if the clock is set back. Therefore the order of a process's pieces is kept when the logs
-    are merged by time.
+    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. The
+    recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
+    reader merges the logs by time.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
@@ -63,7 +64,7 @@ class LogWriter:
         return self._attempt
 
     def start_attempt(self, attempt: int) -> None:
-        """Switch to another attempt, so that subsequent pieces are written to the logs of that attempt."""
+        """Switch to a new attempt. Subsequent pieces are written to the logs of the new attempt."""
         self.flush()
         self._attempt = attempt
         self._streams.clear()
@@ -73,7 +74,7 @@ class LogWriter:
 
         Args:
             piece: A piece of one process's output, as :func:`container.contract.wire.decode_line` returns it.
-            time_ns: The time of the output, in nanoseconds since the epoch. None for the current time.
+            time_ns: The time of the output, in nanoseconds since the epoch. With None, the current time is used.
         """
         moment = max(time.time_ns() if time_ns is None else time_ns, self._last_time)
         self._last_time = moment
@@ -91,15 +92,16 @@ class LogWriter:
         stream.times += _TIME.pack(moment, stream.end)
         self._pending += size
         if self._pending >= _WRITE_LIMIT:
-            with contextlib.suppress(RecordError):  # the caller's next flush will raise it again
+            with contextlib.suppress(RecordError):  # the next flush by the caller raises the same error
                 self.flush()
             self._pending = 0
 
     def flush(self) -> bool:
-        """Write the held pieces. Pieces that cannot be written are held until the next flush.
+        """Write the pieces that are held in memory. Pieces that cannot be written stay in memory until the next flush.
 
         Returns:
-            Whether any pieces were held. Readers then have new output to read.
+            True if pieces were written, so that readers have new output to read. False if no pieces were held in
+            memory.
 
         Raises:
             RecordError: the disk is full, or the record has been removed.
@@ -114,12 +116,18 @@ class LogWriter:
         return True
 
     def close(self) -> None:
-        """Write the held pieces. No file has to be closed, because files are open only during a write."""
+        """Write the pieces that are held in memory.
+
+        No file has to be closed, because files are open only during a write.
+        """
         self.flush()
 
 
 class _LogFile:
-    """One process's log and times. No file is kept open, because a job may have hundreds of processes."""
+    """The log file and the times file of one process.
+
+    The files are not kept open, because a job may have hundreds of processes.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -129,7 +137,7 @@ class _LogFile:
         self.end = path.stat().st_size if path.exists() else 0
 
     def flush(self) -> None:
-        # The bytes first: a time must refer to bytes that are in the file.
+        # Write the output first, because the offsets in the times file must refer to bytes that are in the log.
         if self.data:
             _append(self.path, self.data)
         _append(times_file(self.path), self.times)
@@ -152,16 +160,16 @@ def _append(path: Path, data: bytearray) -> None:
 
 
 class LogLine(NamedTuple):
-    """A piece of one process's output, unchanged, with its time.
+    """A piece of one process's output with the time of its arrival.
 
     Attributes:
         time_ns: The time at which the piece arrived, in nanoseconds since the epoch.
-        host: The host that printed the piece.
+        host: The name of the host on which the process runs.
         process: The name of the process, such as ``rank 3`` or ``ps``. None for the toolkit itself.
         attempt: The number of the attempt, counted from 0.
-        data: The bytes, including their terminator.
-        number: The rank of a process whose name does not contain the rank, such as a chief or one of its workers. None
-            for other processes.
+        data: The unchanged output, including the terminator.
+        number: The rank of a process whose name does not contain the rank, such as ``chief`` or ``worker``. None for
+            any other process.
     """
 
     time_ns: int
@@ -183,11 +191,12 @@ class LogLine(NamedTuple):
 
 
 class LogReader:
-    """Reads a job's logs while they grow, merged over processes by time.
+    """A reader that merges the logs of a job's processes by time, even while the logs grow.
 
-    Readers keep no file open and share no state, so that any number of readers may read at once. Pieces of one process
-    are in the order of the process's output. Pieces of several processes are in the order of their arrival. The order
-    of several processes includes only pieces that were on record at the time of the read.
+    Readers keep no file open and share no state, so that any number of readers may read at the same time. Pieces of one
+    process are in the order in which the process printed them. In the result of one read, the pieces of all processes
+    are sorted by their times. A piece that is recorded after the read is returned by a later read, even if its time is
+    earlier.
     """
 
     def __init__(
@@ -220,11 +229,13 @@ class LogReader:
         return ranks.of_record(self._record)
 
     def poll(self, *, final: bool = False) -> list[LogLine]:
-        """Return new output, in portions of limited size. Call the method again until it returns no output.
+        """Return the next portion of output that has not been read yet.
+
+        Call the method again until it returns an empty list.
 
         Args:
-            final: Whether the job is over. If True, also return the bytes that a killed supervisor wrote without their
-                time.
+            final: Whether the job is over. If True, also return output whose times are missing because the supervisor
+                was killed.
         """
         spans = self.locate(final=final)
         places = {
@@ -238,12 +249,12 @@ class LogReader:
         return lines
 
     def drain(self, *, final: bool = False) -> Iterator[list[LogLine]]:
-        """Yield all unread output that is currently on record, in portions."""
+        """Yield all recorded output that has not been read yet, in portions."""
         while lines := self.poll(final=final):
             yield lines
 
     def skip(self, kept: int) -> int:
-        """Skip the beginning of each process's log.
+        """Skip the unread output of each process, except for the last pieces.
 
         Args:
             kept: The number of pieces to keep at the end of each process's log.
@@ -258,7 +269,8 @@ class LogReader:
         """Return the positions of the pieces that :meth:`poll` would return, without reading the pieces."""
         self._discover()
         portions = [(log, *log.look()) for log in self._logs.values()]
-        # Later lines of other processes must not overtake a portion that was cut short.
+        # If a portion was cut off at the maximum size, later lines of other processes must wait for the rest of the
+        # portion.
         horizon = min((times[-1][0] for _, times, more in portions if more), default=None)
         spans: list[Span] = []
         for log, times, _ in portions:
@@ -269,13 +281,13 @@ class LogReader:
         return spans
 
     def open(self, host: str, name: str, offset: int = 0) -> ProcessLog:
-        """Return a log. The log is read from an offset on.
+        """Add a process's log to this reader and return the log. Reading begins at an offset.
 
         Args:
             host: The host of the log.
-            name: The :attr:`ProcessLog.name` of the log.
-            offset: The offset to continue from. If the offset is inside of a piece, the rest of the piece is read when
-                the piece is complete.
+            name: The name of the log, as in :attr:`ProcessLog.name`.
+            offset: The offset of the first byte to read. If the offset is inside of a piece, the rest of this piece is
+                read when the piece is complete.
         """
         log = ProcessLog(self._record.host_dir(host) / "logs", host, name)
         if offset:
@@ -304,7 +316,7 @@ class LogReader:
 
 
 def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
-    """Read each log from its first span to its last span.
+    """Read the part of each log that the given spans cover, from the first span to the last span.
 
     Returns:
         The start offset and the bytes of each log.
@@ -337,8 +349,8 @@ class ProcessLog:
         self.process = process_of(stem)
         self.attempt = int(folder.removeprefix("attempt-"))
         self._times = times_file(self.path)
-        self._pieces = 0  # how many records of the times file have been read
-        self._offset = 0  # how many bytes of the log have been read
+        self._pieces = 0  # number of records of the times file that have been read
+        self._offset = 0  # number of bytes of the log that have been read
         self._time_ns = 0
 
     def seek(self, offset: int) -> None:
@@ -358,7 +370,10 @@ class ProcessLog:
         return passed
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
-        """Return the time and the end offset of each of the next pieces, and whether more pieces follow."""
+        """Return the time and the end offset of each unread piece, and whether even more pieces follow.
+
+        Nothing is marked as read.
+        """
         start = self._pieces * _TIME.size
         if size_of(self._times) - start < _TIME.size:
             return [], False
@@ -376,7 +391,7 @@ class ProcessLog:
 
         Args:
             times: The time and the end offset of each piece.
-            horizon: The latest time of a piece to mark. None for no limit.
+            horizon: The time after which pieces stay unread. None to mark all pieces.
         """
         start = self._offset
         spans: list[Span] = []
@@ -392,7 +407,7 @@ class ProcessLog:
         return spans
 
     def take_rest(self) -> list[Span]:
-        """Return the spans of the bytes after the last recorded time, and mark these bytes as read."""
+        """Return the spans of output that has no recorded time, and mark this output as read."""
         buffer = bytearray(read_part(self.path, self._offset, _READ_LIMIT))
         if not buffer:
             return []

@@ -1,4 +1,4 @@
-"""Find the model, outputs and checkpoints of a job by its record."""
+"""Find the model, the other outputs and the checkpoints of a job from the job's record."""
 
 from __future__ import annotations
 
@@ -18,7 +18,10 @@ def model_data(record: JobRecord) -> str | None:
 
 
 def output_data(record: JobRecord) -> str | None:
-    """Return the location of the other outputs (``output.tar.gz``). Return None if the job has no other outputs."""
+    """Return the location of the archive with the outputs besides the model (``output.tar.gz``).
+
+    Return None if the archive does not exist.
+    """
     model = model_data(record)
     if model is not None and "://" in model and not model.startswith("file://"):
         return f"{model.rpartition('/')[0]}/output.tar.gz"
@@ -42,7 +45,10 @@ def checkpoints(record: JobRecord) -> str:
 
 
 def has_checkpoints(record: JobRecord) -> bool:
-    """Return whether the job may have checkpoints. A location on S3 is not checked, so that the result is then True."""
+    """Return whether the job may have checkpoints.
+
+    If the location is on S3, it is not checked, and the result is True.
+    """
     place = checkpoints(record)
     if "://" in place:
         return True

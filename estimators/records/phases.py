@@ -1,4 +1,4 @@
-"""Compute how long each phase of a job took, from the job's events alone."""
+"""Compute how long each phase of a job took, such as the launch and the training, from the job's recorded events."""
 
 from __future__ import annotations
 
@@ -11,19 +11,23 @@ PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown"
 
 
 def phases(events: Iterable[Event]) -> dict[str, float | None]:
-    """Return the duration of each phase of the last attempt, in seconds. None for a phase that the events do not show.
+    """Return the duration of each phase of the last attempt, in seconds.
+
+    The value is None for a phase without an event.
+
+    Each phase begins where the previous phase ends. The events in the column on the right end the phases:
 
     =============  =====================================================================================
     launch         from the job's creation (a later attempt: its first event) until its ranks were started
-    import         until the last rank had ``imported`` its modules
-    rendezvous     until the last rank had joined the others (``rendezvous``)
-    first_step     until the last rank had made its ``first_step``
-    training       until the ``training_ended``, or until the script ended
-    teardown       until the job's end
+    import         until the last rank has imported its modules (``imported``)
+    rendezvous     until the last rank has connected to the other ranks (``rendezvous``)
+    first_step     until the last rank has finished its first training step (``first_step``)
+    training       until the training has ended (``training_ended``), or until the script has ended
+    teardown       until the job has ended
     =============  =====================================================================================
 
-    A phase begins at the end of the last known phase, so that the sum of the phases is the whole duration. If a script
-    reports nothing, ``training`` is the whole run of the script.
+    If a phase has no event, the next phase begins at the end of the last phase that has an event. Therefore the sum of
+    all phases is the whole duration. If a script reports no events, ``training`` is the whole run of the script.
 
     Args:
         events: The job's events. Only the kinds ``phase`` (data ``{"name": …}``), ``process_started`` and
@@ -61,7 +65,7 @@ class _Marks:
             if event.kind == "phase":
                 name = str(event.data.get("name"))
                 self._last[name] = max(event.time_ns, self._last.get(name, 0))
-        # The supervisor may not know the number of the attempt when it writes the end.
+        # Search all attempts, because the supervisor may record the job's end with the number of an earlier attempt.
         ends = [event.time_ns for event in kept if event.kind == "phase" and event.data.get("name") == "job_ended"]
         if ends:
             self._last["job_ended"] = max(ends)

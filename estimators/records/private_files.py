@@ -1,4 +1,4 @@
-"""Write private files of the user, and raise errors with a remedy if a file cannot be written."""
+"""Write files that only the user can read, such as job records. If a write fails, raise an error with a remedy."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from estimators.job.errors import RecordError
 #: The environment variable that names the folder of the job records. The default folder is ``~/.fleetfit``.
 HOME_VARIABLE = "FLEETFIT_HOME"
 
-#: The size of the reserved space in bytes. It is freed when the disk is full, so that the last status can still be
-#: written.
+#: The disk space that a record reserves, in bytes. The space is freed when the disk is full, so that the job's last
+#: status can still be written.
 _RESERVE_BYTES = 256 << 10
 
 
@@ -30,7 +30,7 @@ def open_private(path: Path, flags: int) -> int:
 def explained(path: Path, verb: str) -> Iterator[None]:
     """Convert an OSError, such as a full disk, to a :class:`RecordError` that names the file and a remedy.
 
-    A FileNotFoundError is not converted, because its meaning depends on the caller.
+    A FileNotFoundError is not converted, because only the caller knows what a missing file means.
     """
     try:
         yield
@@ -52,7 +52,9 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def reserve(path: Path) -> None:
-    """Reserve disk space for :func:`give_back`. Do nothing on a file system that cannot reserve space.
+    """Reserve disk space in a file, which :func:`give_back` frees.
+
+    Do nothing on a file system that cannot reserve space.
 
     Raises:
         OSError: the disk is full.
@@ -63,16 +65,18 @@ def reserve(path: Path) -> None:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
-        # This file system cannot reserve space; the record works without.
+        # This file system cannot reserve space. The record also works without reserved space.
     finally:
         os.close(descriptor)
 
 
 def give_back(reserved: Path) -> bool:
-    """Free half of the reserved space. The other half is kept, because another program may use the freed space first.
+    """Free half of the reserved space.
+
+    Keep the rest for a second try, because another program may use the freed space first.
 
     Returns:
-        Whether any reserved space was left.
+        Whether any space was freed. False if no reserved space was left.
     """
     try:
         size = reserved.stat().st_size

@@ -1,7 +1,10 @@
-"""Manage the queues on disk. ``$FLEETFIT_HOME/queues/<queue>/<job>.json`` is the entry of a job that waits or runs.
+"""Manage the queues in which jobs wait until this machine has free resources (``RunOptions(queue=…)``).
 
-Only a job's supervisor writes the job's entry. An entry is valid only while the lock of the job's record is held, so
-that a killed supervisor does not block the queue. Supervisors acquire the queue's lock to determine which job is next.
+``$FLEETFIT_HOME/queues/<queue>/<job>.json`` is the entry of a job that waits or runs.
+
+Only a job's supervisor writes the job's entry. The supervisor also holds the lock of the job's record. If nobody holds
+this lock, the entry is ignored, so that a killed supervisor does not block the queue. To determine which job is next, a
+supervisor acquires the lock of the queue.
 """
 
 from __future__ import annotations
@@ -29,12 +32,12 @@ def machine() -> ComputeResources:
 
 
 def queue_names(home: str | Path | None = None) -> list[str]:
-    """Return the names of all queues that have ever had a job, sorted."""
+    """Return the sorted names of all queues to which a job has ever been added."""
     return [name for name in files.names_in(_folder(home)) if _QUEUE.fullmatch(name)]
 
 
 class JobQueue:
-    """One queue below ``$FLEETFIT_HOME``.
+    """One queue of jobs, as a folder below ``$FLEETFIT_HOME``.
 
     Args:
         name: The queue's name.
@@ -57,7 +60,7 @@ class JobQueue:
             files.write_json(self._file(entry.job), dataclasses.asdict(entry))
 
     def leave(self, job: str) -> None:
-        """Remove a job's entry from the queue. Do nothing if the queue has no entry of the job."""
+        """Remove a job's entry from the queue. If the queue has no such entry, do nothing."""
         with contextlib.suppress(OSError):
             self._file(job).unlink(missing_ok=True)
 

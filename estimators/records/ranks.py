@@ -1,5 +1,7 @@
-"""Convert the processes of a job to ranks. Most names contain the rank (``rank 3``). The names ``chief`` and ``worker``
-do not.
+"""Determine the ranks of a job's processes from their names.
+
+Most names contain the rank, such as ``rank 3``. For the names ``chief``, ``master`` and ``worker``, the rank follows
+from the job's strategy and the process's host.
 """
 
 from __future__ import annotations
@@ -13,13 +15,13 @@ from estimators.job.errors import FleetfitError
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 
-#: A function that returns the rank of a process. Its arguments are the process's host and the process's name (None for
-#: the host's toolkit). It returns None if the process is not a rank.
+#: A function that returns the rank of a process, or None if the process is not a rank. Its arguments are the name of
+#: the process's host, and the name of the process (None for the host's toolkit).
 Numbering = Callable[[str, "str | None"], "int | None"]
 
 
 def numbering(spec: TrainingJobSpec) -> Numbering:
-    """Return a function that numbers a job's ranks in the same way as :mod:`container.launchers`.
+    """Return a function that returns the rank of each process of a job, as :mod:`container.launchers` does.
 
     Args:
         spec: The job.
@@ -28,7 +30,8 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
     if not isinstance(strategy, ParameterServer):
         return by_name
     places = {host: place for place, host in enumerate(spec.hosts)}
-    # The chief shares the first host with a worker; the master replaces a worker.
+    # The chief shares the first host with a worker, so that the ranks of the workers begin at 1. A master takes the
+    # place of the first host's worker.
     first = 1 if strategy.coordinated else 0
     workers_run_the_script = strategy.script_on == "all"
 
@@ -43,7 +46,10 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
 
 
 def of_record(record: JobRecord) -> Numbering:
-    """Return the numbering from a job's record. If the record cannot be read, return the numbering by name."""
+    """Return the function that returns the ranks of a recorded job's processes.
+
+    If the record cannot be read, return :func:`by_name`.
+    """
     try:
         return numbering(TrainingJobSpec.from_request(record.read_request()))
     except (FleetfitError, OSError, ValueError, KeyError, TypeError):
@@ -51,9 +57,10 @@ def of_record(record: JobRecord) -> Numbering:
 
 
 def known(record: JobRecord) -> frozenset[int]:
-    """Return the ranks that a job has, or has had. Return an empty set if the job's record has no information.
+    """Return the ranks that a job has, or has had. Return an empty set if the record cannot be read.
 
-    An elastic job may have had more ranks than at its start. Such ranks are included if they have printed output.
+    An elastic job may later have more ranks than at its start. These additional ranks are included if they have printed
+    output.
     """
     number = of_record(record)
     found = {number(host, process) for host in record.hosts for process in record.processes(host)}
@@ -67,7 +74,7 @@ def known(record: JobRecord) -> frozenset[int]:
 
 
 def span_text(ranks: Iterable[int]) -> str:
-    """Return a text about ranks, such as ``its only rank is 0`` or ``its ranks are 0 to 3``."""
+    """Return a text for error messages, such as ``its only rank is 0`` or ``its ranks are 0 to 3``."""
     ordered = sorted(ranks)
     if len(ordered) == 1:
         return f"its only rank is {ordered[0]}"

@@ -1,12 +1,15 @@
-"""Access a job's record: all information about a job, as files under ``$FLEETFIT_HOME/jobs/<name>/``.
+"""Read and write a job's record, the folder ``$FLEETFIT_HOME/jobs/<name>/`` with all files about the job.
+
+The files contain the job's request, status, logs and events, for example. The supervisor, which runs a job, is a
+separate process. Each record has a lock file, which shows whether the job has a supervisor.
 
 The module guarantees:
 
-* Only one creator can claim a name. A record becomes visible only when its lock is held.
-* The lock is held without a gap from the creation until the supervisor ends, because the creator passes the open file
-  description that holds the lock to the supervisor.
-* If a record's lock is free and its status is not terminal, the status is read as Failed with the reason "supervisor
-  lost".
+* If several processes try to create a job with the same name, only one of them succeeds.
+* The lock is held without a gap from the moment at which a record becomes visible until the supervisor exits. For this
+  purpose, the creator passes its locked file descriptor to the supervisor.
+* If nobody holds the lock of a record and its status is not final, the supervisor has been killed. Readers then get the
+  status Failed with the reason "supervisor lost".
 * Once the supervisor runs, only the supervisor writes. Readers in any process see complete files.
 * Only the user can access the files (folders 0700, files 0600).
 """
@@ -34,8 +37,8 @@ from estimators.records import status as statuses
 from estimators.records.log_files import log_stem, process_of
 from estimators.records.private_files import HOME_VARIABLE, explained, open_private, replace_json, reserve, tail
 
-#: The name of a file in a record. It contains the hosts that a function of the caller has named, one per line, for the
-#: supervisor to read.
+#: The name of a file in the record of an elastic job. It lists the hosts that the user's function ``discovery=`` has
+#: returned, one per line. The supervisor reads this file.
 DISCOVERED = "discovered"
 #: SageMaker's pattern for TrainingJobName.
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}")
@@ -43,7 +46,7 @@ _HOST = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,252}")
 
 
 class _PathOf:
-    """A descriptor for a path below a record's folder."""
+    """A Python descriptor that returns a path below a record's folder, such as ``record.request_file``."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -55,11 +58,12 @@ class _PathOf:
 class JobRecord:
     """The record of one job.
 
-    Use :meth:`create` or :meth:`open` to get an instance. The supervisor uses :meth:`adopt`.
+    Use :meth:`create` for a new job, and :meth:`open` for an existing job. The supervisor uses :meth:`adopt`.
 
     Attributes:
         path: The record's folder.
-        lock_fd: The descriptor that holds the lock, in the record's creator and in the supervisor. None in readers.
+        lock_fd: The descriptor of the lock file if this process holds the lock, as the creator and the supervisor do.
+            None in processes that only read the record.
     """
 
     def __init__(self, path: Path, *, lock_fd: int | None = None) -> None:
@@ -75,7 +79,7 @@ class JobRecord:
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Create a record under a name and acquire the record's lock.
+        """Create a record that other processes can see at once, and acquire its lock.
 
         See :meth:`stage` for the arguments and errors.
         """
@@ -89,9 +93,11 @@ class JobRecord:
 
     @classmethod
     def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Create a record that other processes do not see. Fill the record, then call :meth:`publish`.
+        """Create a record that other processes do not see until :meth:`publish`, and acquire its lock.
 
-        If the process is killed before :meth:`publish`, the name can still be used, and ``fleetfit clean`` removes the
+        In between, fill the record.
+
+        If this process is killed before :meth:`publish`, the name stays unused, and ``fleetfit clean`` removes the
         folder.
 
         Args:
@@ -135,12 +141,14 @@ class JobRecord:
         return cls(aside, lock_fd=lock_fd)
 
     def publish(self, name: str) -> None:
-        """Move a staged record to its final path. The record's lock must be held.
+        """Move a record from :meth:`stage` to its final path, where other processes see it.
 
-        The move is atomic, so that only one of several creators succeeds.
+        This process must hold the lock.
+
+        The move is atomic. If several processes publish a record under the same name, only one of them succeeds.
 
         Raises:
-            JobExistsError: the name is already used. The record is still staged.
+            JobExistsError: the name is already used. The record has not been moved.
             RecordError: the folder cannot be written.
         """
         path = self.path.with_name(name)
@@ -171,9 +179,9 @@ class JobRecord:
 
     @classmethod
     def adopt(cls, path: str | Path, lock_fd: int) -> JobRecord:
-        """Open a record in its supervisor, with the descriptor of a lock that the creator has acquired.
+        """Open a record in the supervisor, which inherits the locked descriptor from the record's creator.
 
-        Child processes do not inherit the lock.
+        Child processes of the supervisor do not inherit the descriptor.
         """
         os.set_inheritable(lock_fd, False)
         return cls(Path(path), lock_fd=lock_fd)
@@ -194,7 +202,7 @@ class JobRecord:
         """Acquire the lock of a record that has no supervisor.
 
         Returns:
-            Whether the lock was acquired.
+            Whether the lock was acquired. False if another process holds the lock.
 
         Raises:
             RecordError: the record has been removed or cannot be written.
@@ -208,22 +216,23 @@ class JobRecord:
         return True
 
     def release(self) -> None:
-        """Close this process's descriptors. The lock is released when all copies of its descriptor are closed."""
+        """Close this process's descriptors of the record.
+
+        The lock is free when no process has an open copy of the descriptor.
+        """
         for descriptor in (self.lock_fd, self._events_fd):
             if descriptor is not None:
                 os.close(descriptor)
         self.lock_fd = self._events_fd = None
 
     def is_supervised(self) -> bool:
-        """Return whether a process holds the lock. The process is a supervisor, or a creator that is about to start the
-        supervisor.
-        """
+        """Return whether a process holds the lock: the supervisor, or the creator before it starts the supervisor."""
         if self.lock_fd is not None:
             return True
         return locks.is_held(self.lock_file)
 
     def discard(self) -> None:
-        """Remove a record whose job was never started, so that its name can be used again."""
+        """Remove the record of a job that was never started. A new job can then use the name."""
         remove_tree(self.path, ignore_errors=True)
         self.release()
 
@@ -243,26 +252,28 @@ class JobRecord:
     provenance_file = _PathOf("provenance.json")
     #: The facts that the caller found for the supervisor (see :meth:`estimators.backends.base.Backend.found`).
     found_file = _PathOf("found.json")
-    #: The data of an endpoint about the job: its client's original request, tags, and later changes.
+    #: What an endpoint (``fleetfit serve``) stores about the job: the client's original request, tags, and later
+    #: changes.
     asked_file = _PathOf("service.json")
     #: The snapshot of the user's code.
     source_dir = _PathOf("source")
-    #: The supervisor's own output. It is empty unless the supervisor has a problem.
+    #: The supervisor's own output. The file contains text only if the supervisor has had a problem.
     supervisor_log = _PathOf("supervisor.log")
-    #: The supervisor's socket. Connect with :mod:`estimators.client.ipc_client`, because the path may be too long.
+    #: The supervisor's socket. Connect with :mod:`estimators.client.ipc_client`, because the path may be too long for a
+    #: direct connection.
     control_socket = _PathOf("control.sock")
     #: This file exists while the job waits in an endpoint's queue. Such a job has no supervisor, but is not lost.
     queued_file = _PathOf("queued")
-    #: The folder of the hosts' trees, with one folder per host.
+    #: The folder that contains one folder for each host, with the host's ``/opt/ml`` tree and logs.
     hosts_dir = _PathOf("hosts")
-    #: ``model.tar.gz`` and ``output.tar.gz``.
+    #: The folder for ``model.tar.gz`` and ``output.tar.gz``.
     output_dir = _PathOf("output")
     #: The checkpoints of a job that specifies no other location for checkpoints.
     checkpoints_dir = _PathOf("checkpoints")
 
     @property
     def hosts(self) -> list[str]:
-        """Return the hosts that have a folder, in natural order."""
+        """Return the names of the hosts that have a folder. ``algo-2`` is sorted before ``algo-10``."""
         return sorted(_subfolders(self.hosts_dir), key=natural_key)
 
     def host_dir(self, host: str) -> Path:
@@ -280,12 +291,13 @@ class JobRecord:
         return MLTree(self.host_dir(host) / "ml")
 
     def log_dir(self, host: str, attempt: int = 0) -> Path:
-        """Return the folder of the logs of one host's processes in one attempt."""
+        """Return the folder that contains the logs of a host's processes in one attempt."""
         return self.host_dir(host) / "logs" / f"attempt-{attempt}"
 
     def processes(self, host: str) -> set[str | None]:
-        """Return the names of the processes of a host that have printed output in any attempt. The name None means the
-        toolkit itself.
+        """Return the names of the processes of a host that have printed output in any attempt.
+
+        None stands for the host's toolkit.
         """
         found = self.host_dir(host).glob("logs/attempt-*/*.times")
         return {process_of(path.name.removesuffix(".times")) for path in found}
@@ -293,7 +305,7 @@ class JobRecord:
     def log_file(self, host: str, process: str | None, attempt: int = 0) -> Path:
         """Return the path of one process's log, such as ``rank-3.log``, ``toolkit.log`` or ``ps.log``.
 
-        The file :func:`times_file` next to the log contains the time of each piece.
+        The times of the output are in a second file next to the log (:func:`estimators.records.log_files.times_file`).
 
         Args:
             host: The host of the process.
@@ -311,17 +323,18 @@ class JobRecord:
     def read_request(self) -> dict[str, Any]:
         """Read the CreateTrainingJob request.
 
-        Return an empty dict if the record was abandoned before it had a request.
+        Return an empty dict if the record has no request, because its creator was killed.
         """
         return self.read_json(self.request_file) or {}
 
     def write_options(self, options: dict[str, Any]) -> None:
-        """Write the RunOptions in their JSON form."""
+        """Write the job's run options as JSON."""
         self.write_json(self.options_file, options)
 
     def read_options(self) -> dict[str, Any]:
-        """Read the RunOptions in their JSON form. Return an empty dict if the record was abandoned before it had
-        options.
+        """Read the job's run options as a dict.
+
+        Return an empty dict if the record has no options, because its creator was killed.
         """
         return self.read_json(self.options_file) or {}
 
@@ -334,12 +347,12 @@ class JobRecord:
         self.write_json(self.status_file, status)
 
     def stored_status(self) -> dict[str, Any] | None:
-        """Read the status that was last written. Return None if no status was written.
+        """Read the status as it was last written. Return None if no status has been written.
 
-        Use :meth:`read_status` to get a status that is shown to users.
+        To show the status to users, call :meth:`read_status`, which also notices that the supervisor was killed.
 
         Raises:
-            RecordError: a newer fleetfit wrote the status in a form that this fleetfit cannot read.
+            RecordError: a newer version of fleetfit wrote the status in a format that this version cannot read.
         """
         stored: dict[str, Any] | None = self.read_json(self.status_file)
         version = (stored or {}).get(statuses.OWN, {}).get("record_version", statuses.RECORD_VERSION)
@@ -352,9 +365,9 @@ class JobRecord:
         return stored
 
     def read_status(self) -> dict[str, Any]:
-        """Read the status, in the form of DescribeTrainingJob's response.
+        """Read the status, which has the same members as the response of SageMaker's DescribeTrainingJob.
 
-        If the job's supervisor was lost, the status is Failed.
+        If the job's supervisor was killed before the job ended, the status is Failed.
 
         Raises:
             JobNotFoundError: the record has been removed.
@@ -367,7 +380,7 @@ class JobRecord:
             return stored or statuses.new_status({"TrainingJobName": self.name}, self.last_sign())
         if not self.path.is_dir():
             raise JobNotFoundError(f"the record of training job {self.name!r} is gone: {self.path}.")
-        stored = self.stored_status()  # again: the supervisor may have finished since the first read
+        stored = self.stored_status()  # read again: the supervisor may have ended the job since the first read
         if stored is not None and statuses.is_terminal(stored):
             return stored
         if stored is not None and statuses.lives_elsewhere(stored):
@@ -377,7 +390,7 @@ class JobRecord:
         return statuses.lost(stored, when, tail(self.supervisor_log))
 
     def last_sign(self) -> float:
-        """Return when the record was last written, in seconds since the epoch."""
+        """Return the time of the last write to the record, in seconds since the epoch."""
         times = [0.0]
         for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
             with contextlib.suppress(OSError):
@@ -404,7 +417,7 @@ class JobRecord:
         with explained(self.events_file, "write"):
             if self._events_fd is None:
                 self._events_fd = open_private(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
-            self._torn = True  # until everything is written; an empty line does no harm
+            self._torn = True  # if the write fails, the next write begins with a line break
             view = memoryview(lines)
             while view:
                 view = view[os.write(self._events_fd, view) :]
@@ -414,7 +427,7 @@ class JobRecord:
         """Yield the recorded events in the order of their arrival. Incomplete lines are omitted.
 
         Args:
-            kinds: The kinds of events to yield. All kinds if none is given.
+            kinds: The kinds of events to yield. Without arguments, events of all kinds are yielded.
         """
         marks = [json.dumps(kind).encode() for kind in kinds] or [b""]
         try:
@@ -423,7 +436,7 @@ class JobRecord:
             return
         with file:
             for line in file:
-                if not any(mark in line for mark in marks):  # avoids parsing the others
+                if not any(mark in line for mark in marks):  # parsing is slow
                     continue
                 try:
                     event = Event.from_dict(json.loads(line))
@@ -475,7 +488,7 @@ def jobs_folder(home: str | Path | None = None) -> Path:
 
 
 def is_job_name(name: str) -> bool:
-    """Return whether SageMaker would accept a job name. Other names are never used as a path."""
+    """Return whether SageMaker would accept a job name. Check a name before you use it as a path."""
     return _NAME.fullmatch(name) is not None
 
 

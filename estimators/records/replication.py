@@ -1,12 +1,13 @@
-"""Replicate a record that is written on another machine.
+"""Copy a job's record from the machine that runs the job's supervisor, and keep the copy up to date.
 
-The record is on the machine of the job's supervisor. On that machine, :class:`Changes` reads new data of the record as
-messages (:mod:`container.contract.messages`). On this machine, :class:`Replica` writes the data into the local copy.
-The copy has the same bytes as the record, so that every reader of records can read copies too. The status is the last
-message, so that it never describes data that the copy does not have.
+A dispatcher is a machine that runs the supervisors of jobs that other machines send to it. There, :class:`Changes`
+reads new data from the record, and returns the data as messages (:mod:`container.contract.messages`). On the machine
+that sent the job, :class:`Replica` writes the data of these messages into the local copy. The copy has the same bytes
+as the record, so that the same code can read both. The status is sent last, so that it never describes data that the
+copy does not have yet.
 
-Logs and events only grow. New data of logs and events is appended at the end of the copy. Small files are replaced. The
-job's models, outputs and checkpoints are copied when the job is over.
+Logs and events only grow. Therefore their new data is appended to the files in the copy. The file ``provenance.json``
+is replaced as a whole. The job's model, outputs and checkpoints are copied when the job is over.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from estimators.records.logs import read_part, size_of
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
-#: The largest number of bytes of data in a message. The encoding makes the message a third longer.
+#: The maximum number of bytes of data in a message. The base64 encoding makes the message a third longer.
 _PIECE = 256 << 10
 #: The files that only grow, the files that are replaced, and the folders that are copied when the job is over.
 _GROWING = re.compile(r"events\.jsonl|supervisor\.log|hosts/[A-Za-z0-9][\w.-]*/logs/attempt-\d+/[\w.%-]+\.(log|times)")
@@ -37,11 +38,11 @@ _PART = ".part"
 
 
 class Changes:
-    """The changes of a record since the last update of its copy.
+    """A reader of a record that finds the data that the copy does not have yet.
 
     Args:
         record: The record.
-        have: The sizes of the files in the copy, from :attr:`Replica.have`.
+        have: The sizes of the files in the copy, as :attr:`Replica.have` returns them.
     """
 
     def __init__(self, record: JobRecord, have: Mapping[str, Any]) -> None:
@@ -50,11 +51,14 @@ class Changes:
         self._made = {str(path): tuple(seen) for path, seen in dict(have.get("made") or {}).items()}
         self._replaced: dict[str, tuple[int, int]] = {}
         self._status: Any = None
-        #: Whether the job is over and its record has been read completely.
+        #: Whether the job is over and all its data has been returned by :meth:`read`.
         self.complete = False
 
     def read(self) -> Iterator[Message]:
-        """Yield the changes as messages. The status is the last message."""
+        """Yield messages with the data that is new since the last call.
+
+        If the status has changed, it is the last message.
+        """
         supervised = self._record.is_supervised()
         status = self._record.read_status()
         over = statuses.is_terminal(status)
@@ -76,7 +80,8 @@ class Changes:
         for host in self._record.hosts:
             for times in sorted(self._record.host_dir(host).glob("logs/attempt-*/*.times")):
                 path = times.relative_to(root).as_posix()
-                # A time must refer to bytes that are already in the log, in the copy as well.
+                # First read the size of the times file, then copy the log. Otherwise the copy could have times of
+                # output that is missing in its log.
                 end = size_of(times)
                 yield from self._growing(times.with_suffix(".log").relative_to(root).as_posix())
                 yield from self._growing(path, end)
@@ -85,7 +90,7 @@ class Changes:
         file = self._record.path / path
         end = size_of(file) if end is None else end
         at = self._sizes.get(path, 0)
-        if end < at:  # not the file that was copied
+        if end < at:  # the file is shorter than the copy, so it is a new file
             at = 0
         while at < end:
             data = read_part(file, at, min(_PIECE, end - at))
@@ -127,21 +132,20 @@ class Changes:
 
 
 class Replica:
-    """The local copy of a record.
+    """A writer that adds data of a record to its local copy.
 
     Args:
-        record: The copy. The caller holds the copy's lock.
+        record: The record that is the local copy. The caller must hold its lock.
     """
 
     def __init__(self, record: JobRecord) -> None:
         self._record = record
-        #: The reason why outputs and checkpoints are missing in the copy, if they could not be written. None if nothing
-        #: is missing.
+        #: The reason why outputs or checkpoints could not be written to the copy, or None if all could be written.
         self.lacks: str | None = None
 
     @property
     def have(self) -> dict[str, Any]:
-        """Return the sizes of the files in the copy, for :class:`Changes`."""
+        """Return a description of the files in the copy, from which :class:`Changes` determines what is missing."""
         root = self._record.path
         sizes = {name: size_of(root / name) for name in ("events.jsonl", "supervisor.log")}
         for host in self._record.hosts:
@@ -156,7 +160,7 @@ class Replica:
         return {"sizes": sizes, "made": made}
 
     def take(self, message: Message) -> None:
-        """Write the data of a message into the copy. The caller must handle messages with a status.
+        """Write the data of a message from :class:`Changes` into the copy. Messages with a status must not be passed.
 
         Raises:
             RecordError: the data cannot be written, or the message is not valid for a record.
@@ -184,7 +188,7 @@ class Replica:
         elif self.lacks is None:
             try:
                 self._make(file, at, data, message.get("changed") if message.get("last") else None)
-            except OSError as error:  # for example a full disk: the job's status is still known
+            except OSError as error:  # such as a full disk: continue, so that the copy still gets the job's status
                 self.lacks = f"{path}: {error.strerror or error}"
 
     def _put(self, file: Path, at: int, data: bytes, *, last: bool) -> None:
@@ -230,10 +234,10 @@ def _seen(path: Path) -> tuple[int, int] | None:
 
 
 def _write(path: Path, at: int, data: bytes) -> None:
-    """Write data at an offset that must be the end of the file. With offset 0, the old content is removed first.
+    """Append data to a file that must have ``at`` bytes. If ``at`` is 0, the old content is removed first.
 
     Raises:
-        OSError: the file cannot be written, or does not end at the offset.
+        OSError: the file cannot be written, or its size is not ``at`` bytes.
     """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = open_private(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if at == 0 else 0))

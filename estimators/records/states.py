@@ -1,7 +1,8 @@
-"""Define the states of a training job, as on SageMaker, with one table of transitions.
+"""Define SageMaker's statuses of a training job, and the table that says which status may follow which status.
 
-The source is SageMaker's DescribeTrainingJob, ``TrainingJobStatus`` and ``SecondaryStatus``. ``Deleting`` is omitted.
-Secondary statuses that SageMaker no longer reports are omitted too, except those that a local backend uses.
+The statuses are the values of ``TrainingJobStatus`` and ``SecondaryStatus`` in SageMaker's DescribeTrainingJob.
+``Deleting`` is omitted. Secondary statuses that SageMaker no longer reports are also omitted, unless fleetfit's own
+backends use them.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import enum
 
 
 class TrainingJobStatus(str, enum.Enum):
-    """The primary status. A member equals its text, so that users can write ``job.status == "Completed"``."""
+    """The primary status of a job. A member equals its text, so that users can write ``job.status == "Completed"``."""
 
     IN_PROGRESS = "InProgress"
     COMPLETED = "Completed"
@@ -28,7 +29,10 @@ class TrainingJobStatus(str, enum.Enum):
 
 
 class SecondaryStatus(str, enum.Enum):
-    """The secondary status, which describes the activity of a job in detail. A member equals its text."""
+    """The secondary status of a job, such as ``Downloading``, which is more detailed than the primary status.
+
+    A member equals its text.
+    """
 
     STARTING = "Starting"
     PENDING = "Pending"
@@ -55,8 +59,8 @@ class SecondaryStatus(str, enum.Enum):
         """Return the primary status that belongs to this secondary status.
 
         Args:
-            current: The primary status so far. A job that is being stopped keeps the status ``Stopping`` while it
-                uploads.
+            current: The job's present primary status. It matters for ``Uploading``: a job that is being stopped stays
+                ``Stopping``.
         """
         if self in _PRIMARY:
             return _PRIMARY[self]
@@ -101,8 +105,8 @@ TRANSITIONS = {state: following - {state} for state, following in _FOLLOWING.ite
 
 _TERMINAL = frozenset({TrainingJobStatus.COMPLETED, TrainingJobStatus.FAILED, TrainingJobStatus.STOPPED})
 
-#: The primary statuses that are determined by secondary statuses. Other secondary statuses keep ``InProgress`` or
-#: ``Stopping``.
+#: Secondary statuses -> the primary status that always belongs to them. With any other secondary status, a job stays
+#: ``InProgress`` or ``Stopping``.
 _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     _S.STOPPING: TrainingJobStatus.STOPPING,
     _S.COMPLETED: TrainingJobStatus.COMPLETED,
@@ -110,7 +114,7 @@ _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     **dict.fromkeys(_ENDED_BY_STOP, TrainingJobStatus.STOPPED),
 }
 
-#: The default message for each status. SageMaker's message is used if SageMaker has one.
+#: The default message for each status. The texts are SageMaker's texts if SageMaker has a message for the status.
 MESSAGES: dict[SecondaryStatus, str] = {
     _S.STARTING: "Starting the training job",
     _S.PENDING: "Waiting for capacity",

@@ -1,15 +1,18 @@
-"""Define the content of ``status.json``, and the pure functions that update it.
+"""Define the content of a job's ``status.json``, and functions that return the changed content after an event.
 
-The content is the response of SageMaker's DescribeTrainingJob. Times are seconds since the epoch (floats), as in
-SageMaker's responses. Values that SageMaker does not have are under the key ``Fleetfit``:
+The content has the members of the response of SageMaker's DescribeTrainingJob. Times are seconds since the epoch
+(floats), as in SageMaker's responses. The functions do not change their arguments. Values that SageMaker does not have
+are under the key ``Fleetfit``:
 
-* ``failure``: the result of :meth:`Failure.to_dict`, or None.
+* ``failure``: the job's failure as returned by :meth:`Failure.to_dict`, or None.
 * ``warnings``: a list of strings.
-* ``warned_before``: the number of warnings that were found before the start. Such warnings are first in the list.
-* ``importer``: the reasons why each rank imports its modules separately, if there are any reasons.
-* ``attempt``: the number of the current attempt.
-* ``attempts``: the ends of the attempts that did not complete.
-* ``supervisor_pid`` and ``record_version``.
+* ``warned_before``: the number of warnings from before the job's start. These warnings are the first in the list.
+* ``importer``: the reasons why each rank imports its modules separately, instead of sharing the imports of one process.
+  The key is missing if there are no reasons.
+* ``attempt``: the number of the current attempt, counted from 0.
+* ``attempts``: a description of how each earlier attempt ended.
+* ``supervisor_pid``: the PID of the job's supervisor.
+* ``record_version``: the version of the record's format.
 """
 
 from __future__ import annotations
@@ -22,14 +25,14 @@ from typing import Any
 from container.contract.failures import Cause, Failure
 from estimators.records.states import MESSAGES, SecondaryStatus, TrainingJobStatus
 
-#: The key of the values that only fleetfit has.
+#: The key of the values that SageMaker's response does not have.
 OWN = "Fleetfit"
 
-#: The version of the record's format. It is increased whenever an older fleetfit cannot read new records, so that the
-#: older fleetfit reports this fact instead of misreading the records.
+#: The version of the record's format. It is increased whenever the format changes so that older versions of fleetfit
+#: cannot read it. Older versions then raise an error instead of misreading the record.
 RECORD_VERSION = 1
 
-#: SageMaker shows at most this many characters of a status message.
+#: The maximum length of a status message on SageMaker, in characters.
 _MESSAGE_LIMIT = 1024
 
 #: Statuses during which no instance works for the job.
@@ -42,7 +45,7 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
     Args:
         request: The CreateTrainingJob request. Only the job's name is read.
         now: The current time, in seconds since the epoch.
-        warnings: The warnings that the user got before the start.
+        warnings: The warnings that were shown to the user before the job's start.
     """
     name = str(request["TrainingJobName"])
     return {
@@ -65,11 +68,11 @@ def new_status(request: Mapping[str, Any], now: float, *, warnings: Iterable[str
 
 
 def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float, message: str = "") -> dict[str, Any]:
-    """Return the status after a transition to ``secondary``. The given status is not changed.
+    """Return the content of the status file after the job has changed to a new secondary status.
 
-    A transition to the current status changes only the message. ``TrainingStartTime`` is set when the job begins to
-    download or to train. When the job is over, ``TrainingEndTime`` and the durations are set. Durations are whole
-    seconds, rounded up.
+    If ``secondary`` is the current status, only the message is changed. ``TrainingStartTime`` is set when the job
+    begins to download or to train. When the job is over, ``TrainingEndTime`` and the durations are set. Durations are
+    whole seconds, rounded up.
 
     Args:
         status: The status that :func:`new_status` or this function has returned.
@@ -78,7 +81,7 @@ def transition(status: Mapping[str, Any], secondary: SecondaryStatus, now: float
         message: The message for the user. An empty text for the default message of the new status.
 
     Raises:
-        ValueError: the table of transitions does not contain the transition.
+        ValueError: the new status cannot follow the current status.
     """
     current = SecondaryStatus(status["SecondaryStatus"])
     after = copy.deepcopy(dict(status))
@@ -113,8 +116,8 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
         status: The last status on record.
         now: The current time, in seconds since the epoch.
         attempt: The number of the attempt that begins.
-        last_sign: When a lost supervisor last wrote to the record, in seconds since the epoch. None to use the time of
-            the last change of the status.
+        last_sign: The time at which the supervisor of the last attempt last wrote to the record, in seconds since the
+            epoch. None to use the time of the last change of the status.
     """
     after = copy.deepcopy(dict(status))
     entries = after["SecondaryStatusTransitions"]
@@ -131,9 +134,9 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the status of an ended job with a different number of billable seconds, because of spot prices.
+    """Return the status of an ended job with a given number of billable seconds, which depends on spot prices.
 
-    The number is at least 1 and at most the training time.
+    The number is increased to 1 if it is lower, and limited to the training time.
     """
     training = status.get("TrainingTimeInSeconds")
     if training is None:
@@ -165,7 +168,7 @@ def with_warning(status: Mapping[str, Any], warning: str) -> dict[str, Any]:
 
 
 def with_unshared(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
-    """Return the status with a reason added that explains why each rank imports its modules separately.
+    """Return the status with an additional reason why each rank imports its modules separately.
 
     Each reason is added only once.
     """
@@ -174,23 +177,23 @@ def with_unshared(status: Mapping[str, Any], reason: str) -> dict[str, Any]:
 
 
 def noticed(status: Mapping[str, Any]) -> list[str]:
-    """Return the warnings that were added after the job's start."""
+    """Return only the warnings that were added after the job's start."""
     own = status.get(OWN, {})
     return [str(text) for text in own.get("warnings") or []][int(own.get("warned_before") or 0) :]
 
 
 def lives_elsewhere(status: Mapping[str, Any] | None) -> bool:
-    """Return whether the job runs, or may run, on a service or a dispatcher.
+    """Return whether the job runs, or may run, on SageMaker or on a dispatcher.
 
-    Such a job does not need its supervisor.
+    Such a job continues if its local supervisor, which only follows it, is killed.
     """
     return bool((status or {}).get(OWN, {}).get("elsewhere"))
 
 
 def last_seen(status: Mapping[str, Any] | None) -> float | None:
-    """Return when the service last reported the status of a job, in seconds since the epoch.
+    """Return the time at which SageMaker or the dispatcher last reported the job's status, in seconds since the epoch.
 
-    Return None if the service has not reported a status yet.
+    Return None if no status has been reported yet.
     """
     seen = (status or {}).get(OWN, {}).get("seen")
     return float(seen) if isinstance(seen, int | float) else None
@@ -199,20 +202,20 @@ def last_seen(status: Mapping[str, Any] | None) -> float | None:
 def mirrored(
     status: Mapping[str, Any], there: Mapping[str, Any], now: float, failure: Failure | None = None
 ) -> dict[str, Any]:
-    """Return the status of a job on a service: the status that the service reports, with fleetfit's values added.
+    """Return the status that SageMaker or a dispatcher reports for a job, with fleetfit's own values added.
 
     Args:
         status: The status so far.
         there: The response of DescribeTrainingJob, with times as seconds since the epoch.
         now: The time at which the response was received, in seconds since the epoch.
-        failure: The failure if it is known, or None.
+        failure: The job's failure, or None if the job has not failed or the failure is unknown.
     """
     own = {**status.get(OWN, {}), "seen": now}
     if failure is not None:
         own["failure"] = failure.to_dict()
     after = {**there, OWN: own}
-    # SageMaker lists the values that its own regular expressions found; values that the script reported come from the
-    # logs.
+    # SageMaker lists only the metrics that its regular expressions found. Metrics that the script reported are read
+    # from the logs, and are already in the status.
     final = {str(item["MetricName"]): item for item in status.get("FinalMetricDataList") or ()}
     final.update({str(item["MetricName"]): item for item in there.get("FinalMetricDataList") or ()})
     if final:
@@ -221,7 +224,10 @@ def mirrored(
 
 
 def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the last known status of a job on a service, with a warning that no process follows the job."""
+    """Return a job's last known status, with a warning that no process follows the job on its service.
+
+    The service is SageMaker or a dispatcher.
+    """
     return with_warning(
         status,
         "no process follows this job at the moment, so this is the job's last known status. Attach to the job to "
@@ -230,11 +236,11 @@ def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str, Any]:
-    """Return the status of a job whose supervisor ended before the job was finished.
+    """Return the status ``Failed`` for a job whose supervisor was killed before the job ended.
 
     Args:
         status: The last status on record. The status must not be terminal.
-        when: When the supervisor last wrote to the record, in seconds since the epoch.
+        when: The time at which the supervisor last wrote to the record, in seconds since the epoch.
         log_tail: The end of the supervisor's log.
     """
     failure = Failure(
@@ -254,7 +260,7 @@ def lost(status: Mapping[str, Any], when: float, log_tail: str = "") -> dict[str
 def failure_of(status: Mapping[str, Any]) -> Failure | None:
     """Return the failure of a job. Return None if the job has not failed.
 
-    If a newer version of fleetfit wrote the failure, unknown values are ignored.
+    If a newer version of fleetfit wrote the failure, values that this version does not know are ignored.
     """
     if status.get("TrainingJobStatus") != TrainingJobStatus.FAILED.value:
         return None

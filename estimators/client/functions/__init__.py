@@ -1,1 +1,1 @@
-"""Runs functions as entry points. Packs a function, runs the function on a host, and returns the return value."""
+"""Run a user's function as the entry point of a job: pack the function, run it on the hosts, and return its value."""

@@ -1,7 +1,7 @@
-"""Finds the modules of the project that a function needs and that the hosts do not have.
+"""Find the modules of the user's project that a function needs, because they must be copied to the hosts.
 
-The folder of a module's file decides. Modules of the standard library and of ``site-packages`` are on all hosts. All
-other modules belong to the project.
+A module belongs to the project unless its file is in the standard library or in a folder ``site-packages``. Such
+modules are not copied, because the hosts have them installed.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def travels(function: types.FunctionType) -> bool:
-    """Return whether a function is packed by value, because no module contains the function under its name."""
+    """Return whether a function is packed with its code, because no module contains it under its name.
+
+    Any other function is packed as the name of its module and its own name.
+    """
     module = sys.modules.get(function.__module__ or "")
     if function.__module__ in (None, "__main__") or module is None:
         return True
@@ -37,11 +40,11 @@ def travels(function: types.FunctionType) -> bool:
 def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str, Path]:
     """Return the files and folders of the project that a function needs.
 
-    The result maps names at the top of the job's code to paths on this machine.
+    The result maps the name of each file or folder at the top of the job's code to its path on this machine.
 
     Args:
         packed: The pickled function. The pickle names the modules that unpickling imports.
-        codes: The code objects that are packed with the function. The code may import more modules.
+        codes: The code objects that are packed with the function. Their code is searched for more imports.
     """
     found: dict[str, Path] = {}
     waiting = sorted({*_named(packed), *(name for code in codes for name in _imports_of(code))})
@@ -61,7 +64,7 @@ def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str,
 def _named(packed: bytes) -> set[str]:
     """Return the names of modules that a pickle may import.
 
-    Every text in the pickle that is a module's name is returned.
+    Every text in the pickle that is the name of a loaded module is returned.
     """
     texts = {argument for _, argument, _ in pickletools.genops(packed) if isinstance(argument, str)}
     return {text for text in texts if text in sys.modules}
@@ -105,7 +108,7 @@ def _imported_by_file(file: Path, _mtime_ns: int, _size: int) -> frozenset[str]:
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield statements and their nested statements.
 
-    Unlike :func:`ast.walk`, this function skips expressions, because most nodes are expressions.
+    Unlike :func:`ast.walk`, this function skips expressions. It is faster, because most nodes are expressions.
     """
     for node in body:
         yield node
@@ -119,7 +122,7 @@ def _place(name: str) -> Path | None:
         return None
     try:
         spec = importlib.util.find_spec(name)
-    except (ImportError, ValueError):  # a module that was created at run time
+    except (ImportError, ValueError):  # the module was created at run time
         return None
     if spec is None:
         return None

@@ -1,9 +1,9 @@
-"""Packs a function as files for another host.
+"""Pack a function into files that are copied to the hosts of a job.
 
-cloudpickle packs the function, together with definitions of the notebook or script. Modules of the project are modules
-in the caller's folders and in editable installs. These modules are copied into the job's code as they are on disk.
-Therefore an ``import`` in the function's body also finds these modules. The host imports all other modules by name. The
-source text is also packed, for tracebacks.
+cloudpickle packs the function, together with the definitions of the notebook or script that it uses. Modules of the
+project, which are in the user's folders or in editable installs, are copied into the job's code as files. Therefore an
+``import`` in the function's body also finds these modules. All other modules must be installed on the hosts. The source
+text is also packed, so that tracebacks can show it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: If a function captures too many bytes, the error names the values that are larger than this, in bytes.
+#: Minimum size in bytes of a value that the error names if the values of a function are too large.
 _NAMED = 100_000
-#: Maximum depth of the search for the part of a value that cannot be packed.
+#: Maximum depth of the search in a nested value for the item that cannot be pickled.
 _DEPTH = 4
 #: Maximum length of a source text that is sent with the function, in characters.
 _LARGEST_SOURCE = 1_000_000
 
-#: Text that cloudpickle uses instead of a file's name.
+#: The text that cloudpickle puts in the place of the file's name in a code object.
 _NO_FILE = "<dynamic-code>"
 
-#: Prefix of the name of the program that runs a function.
+#: Prefix of the name of a generated program that runs a function.
 _PROGRAM = "run_"
 
-#: Matches the Python version in the tag of an image of AWS.
+#: Matches the Python version in the tag of an image from AWS.
 _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b")
 
-#: A user's function: a function, a method of an object, or a ``functools.partial`` of these.
+#: A callable of the user: a function, a method of an object, or a ``functools.partial`` of one of these.
 Function = Callable[..., Any]
 
 _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
@@ -53,11 +53,11 @@ _SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Packed:
-    """A function in the form in which it becomes part of a job's code.
+    """The files and modules with which a function becomes part of a job's code.
 
     Attributes:
         program: The name of the program that runs the function.
-        files: The files that the program needs, as a mapping from paths to contents.
+        files: The program and the files that it needs, as a mapping from paths to contents.
         modules: The project's modules, as a mapping from names at the top of the job's code to files or folders.
     """
 
@@ -67,7 +67,7 @@ class Packed:
 
 
 def name_of(function: Function) -> str:
-    """Return a function's name for display."""
+    """Return the name of a function, without the names of enclosing functions."""
     while isinstance(function, functools.partial):
         function = function.func
     return getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
@@ -102,14 +102,14 @@ def check(function: Any) -> None:
 
 
 def check_call(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Check that arguments match a function's parameters, as Python does in a call.
+    """Check that a function can be called with the given arguments.
 
     Raises:
         TypeError: the arguments do not match the parameters. The message contains the text of Python's error.
     """
     try:
         signature = inspect.signature(function)
-    except ValueError:  # a builtin without one
+    except ValueError:  # a builtin without a signature
         return
     try:
         signature.bind(*args, **kwargs)
@@ -118,14 +118,17 @@ def check_call(function: Function, args: Sequence[Any], kwargs: Mapping[str, Any
 
 
 def check_image(function: Function, image: str | None) -> None:
-    """Check that an image has the Python version of this process, because a packed function requires the same version.
+    """Check that an image has this process's Python version.
+
+    A packed function can be unpacked only by the same version.
 
     Args:
         function: The function.
-        image: The image. Only the tags of AWS's own images contain the Python version, such as ``…-py310-…``.
+        image: The image. Only images from AWS are checked, because their tags contain the Python version, as in
+            ``…-py310-…``.
 
     Raises:
-        ConfigurationError: the image has another Python version.
+        ConfigurationError: the image has a different Python version.
     """
     found = _IMAGE_PYTHON.search(image or "")
     here = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -151,12 +154,12 @@ def pack(
         function: A function, a method of an object, or a ``functools.partial`` of a function or method.
         hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
-        later: The names of hyperparameters that are tuned. The values of these hyperparameters are not yet known.
-        limit: The maximum size of the packed function with the captured values, in bytes.
+        later: The names of hyperparameters whose values a tuning job will add. These values are not known yet.
+        limit: The maximum size of the packed function, including the values that it uses, in bytes.
 
     Raises:
-        ConfigurationError: the parameters do not match the hyperparameters and channels, a captured value cannot be
-            pickled, or the captured values are too large. The message names the value.
+        ConfigurationError: the parameters do not match the hyperparameters and channels, a value that the function uses
+            cannot be pickled, or these values are too large. The message names the value.
         UnsupportedError: cloudpickle is not installed.
     """
     check(function)
@@ -194,14 +197,14 @@ def pack(
 
 
 def is_program(name: str) -> bool:
-    """Return whether a program's name has the form of the names of programs that run functions."""
+    """Return whether a program's name is the name of a generated program that runs a function (``run_….py``)."""
     return name.startswith(_PROGRAM) and name.endswith(".py")
 
 
 def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
-    """Pickle a value so that code objects keep the names of their files.
+    """Pickle a value with cloudpickle, but keep the names of the files in code objects.
 
-    cloudpickle 3.1.3 removes these names, so that tracebacks show no source lines.
+    cloudpickle 3.1.3 removes these names. Without the names, tracebacks on the hosts would show no source lines.
 
     Args:
         value: The value.
@@ -233,7 +236,9 @@ def describe(
     channels: Collection[str],
     later: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Return the description of a function as JSON-serialisable data. A host reads the description first.
+    """Return a JSON-serialisable description of a function.
+
+    The program on the host reads it before it unpacks the function.
 
     Args:
         function: The function.
@@ -305,7 +310,7 @@ def describe(
 
 def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
     try:
-        if isinstance(function, functools.partial):  # bind_partial's error names the cause; signature's does not
+        if isinstance(function, functools.partial):  # only bind_partial's error names the cause
             inspect.signature(function.func).bind_partial(*function.args, **function.keywords)
         return list(inspect.signature(function).parameters.values())
     except (TypeError, ValueError) as error:
@@ -315,7 +320,7 @@ def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
 def _type_name(annotation: Any) -> str:
     """Return the name of a simple annotation such as ``int``, or ``""`` for any other annotation.
 
-    The annotation may be a text. An alternative None, as in ``int | None``, is ignored.
+    The annotation may be a string. ``None`` in a union, as in ``int | None``, is ignored.
     """
     text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
     parts = [part.strip() for part in str(text).split("|")] if isinstance(annotation, str) else []
@@ -338,8 +343,8 @@ class Captured(NamedTuple):
     """The values and functions that are packed with a function.
 
     Attributes:
-        values: Pairs of a name in the code and the value with this name.
-        functions: The functions that are packed by value: the given function, and the functions to which it refers.
+        values: Pairs of a name in the function's code and the value that the name refers to.
+        functions: The functions that are packed with their code: the given function, and functions that it uses.
     """
 
     values: list[tuple[str, Any]]
@@ -407,7 +412,7 @@ def _unpackable(name: str, function: Any, error: Exception) -> str:
 
 
 def _culprit(path: str, value: Any, depth: int) -> str | None:
-    """Return the path, type and error of the part of a value that cannot be pickled.
+    """Return a text that names the item in a value that cannot be pickled: its path, its type and the error.
 
     Return None if the whole value can be pickled.
     """
@@ -457,9 +462,10 @@ def _too_large(name: str, function: Any, size: int, limit: int) -> str:
 
 
 def _appearance(function: Function) -> str:
-    """Return the source text of a function that is never called. The function contains the packed function's source.
+    """Return Python source that shows which modules the packed function will import: a function that is never called.
 
-    Hosts search this text for the modules that the packed function will import.
+    It contains the source of the packed function. The hosts search a script's source for imports, but cannot search the
+    packed function.
     """
     imported = {
         value.__name__
@@ -480,7 +486,7 @@ def _appearance(function: Function) -> str:
 
 
 def _globals(function: Function) -> Iterator[tuple[str, Any]]:
-    """Yield the global variables to which the functions that are packed by value refer."""
+    """Yield the names and values of the global variables that the packed functions use."""
     for one in captured(function).functions:
         for key in sorted(_names(one.__code__)):
             if key in one.__globals__:
@@ -493,7 +499,7 @@ def _source_of(function: Function) -> dict[str, Any] | None:
     code = getattr(inner, "__code__", None)
     try:
         place = inspect.getsourcefile(inner)
-        if code is None or place != code.co_filename:  # for code run by exec(), the file is that of exec()'s caller
+        if code is None or place != code.co_filename:  # code run by exec() has the file of exec()'s caller
             return None
         lines, first = inspect.getsourcelines(inner)
         return {"text": "".join(lines), "file": place, "line": first}
@@ -502,9 +508,9 @@ def _source_of(function: Function) -> dict[str, Any] | None:
 
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:
-    """Yield the path and text of each source file that a traceback may show.
+    """Yield the path and the text of each source file from which a traceback may show lines.
 
-    These are the files of the functions that are packed by value.
+    These are the files that define the functions that are packed with their code.
     """
     for one in captured(function).functions:
         place = one.__code__.co_filename

@@ -1,8 +1,8 @@
-"""Runs functions as training jobs. :func:`remote` is a decorator, and :class:`RemoteExecutor` is an executor.
+"""Run Python functions as training jobs, with the decorator :func:`remote` or with a :class:`RemoteExecutor`.
 
-The arguments are the arguments of the SageMaker SDK's ``@remote``. The defaults are read from the SageMaker SDK's
-configuration file (``~/.config/sagemaker/config.yaml``). In addition, the estimators' arguments ``distribution``,
-``run_options`` and ``capture_limit`` are accepted.
+Both accept the arguments of the SageMaker SDK's ``@remote``, and the estimators' arguments ``distribution``,
+``run_options`` and ``capture_limit``. The defaults are read from the SageMaker SDK's configuration file
+(``~/.config/sagemaker/config.yaml``).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _NAMES = {
     },
 }  # fmt: skip
 
-#: Arguments of the SDK's decorator that are not available -> the alternative.
+#: Arguments of the SageMaker SDK's decorator that are not available -> the alternative, for the error message.
 _NOT_OURS = {
     "pre_execution_commands": "run the commands when you build the image, or at the beginning of the function",
     "pre_execution_script": "run the script when you build the image, or at the beginning of the function",
@@ -57,18 +57,19 @@ _NOT_OURS = {
     "spark_config": "the function runs on Spark's executors, but is not a Spark application",
 }
 
-#: Arguments that `_estimator_arguments` translates by other rules.
+#: Arguments that `_code` and `_distribution` translate into arguments of estimators.
 _OTHERS = ("dependencies", "include_local_workdir", "nproc_per_node", "use_mpirun", "use_torchrun")
 
-#: Values that have no effect.
+#: Estimator arguments -> values that request nothing. Arguments with these values are dropped.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {"keep_alive_period_in_seconds": (0,), "max_retry_attempts": (1,)}
 
-#: Held while a job starts, because Python 3.11 cannot parse in two threads at once (its issue 106905).
+#: This lock is held while a job starts, because Python 3.11 cannot parse source code in two threads at once (CPython
+#: issue 106905).
 _starting = threading.Lock()
 
 
 def remote(function: packing.Function | None = None, /, **arguments: Any) -> packing.Function:
-    """Run a function as a training job when it is called.
+    """Decorate a function, so that each call of the function runs it as a training job.
 
     ::
 
@@ -81,7 +82,7 @@ def remote(function: packing.Function | None = None, /, **arguments: Any) -> pac
     A call starts the job, shows the job's output, waits until the job ends, and returns the return value of rank 0.
 
     Args:
-        function: The function if the decorator is written without parentheses, or None.
+        function: The function if the decorator is written as ``@remote`` without parentheses, and otherwise None.
         **arguments: The arguments of the SageMaker SDK's ``@remote``, and ``distribution``, ``run_options`` and
             ``capture_limit``.
 
@@ -106,8 +107,8 @@ class RemoteFunction:
         settings: The estimator's arguments.
 
     Attributes:
-        wrapped_func: The original function, which runs in this process when it is called. The attribute has the same
-            name as in the SageMaker SDK.
+        wrapped_func: The original function, to call it in this process. The attribute has the same name as in the
+            SageMaker SDK.
     """
 
     def __init__(self, function: packing.Function, settings: Mapping[str, Any]) -> None:
@@ -121,7 +122,7 @@ class RemoteFunction:
         Raises:
             TypeError: the arguments do not match the function's parameters.
             ConfigurationError: the function or an argument cannot be sent to another process.
-            TrainingJobError: the job failed, but the function raised no exception.
+            TrainingJobError: the job failed for another reason than an exception in the function.
             Exception: the exception that the function raised on a host. The exception's cause shows the traceback of
                 that host.
         """
@@ -133,7 +134,7 @@ class RemoteFunction:
             raise raised from raised.__cause__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Bind the function to an object, as Python binds methods to objects."""
+        """Bind the function to an object, so that ``@remote`` can also decorate a method."""
         if instance is None:
             return self
         return RemoteFunction(types.MethodType(self.wrapped_func, instance), self._settings)
@@ -141,12 +142,12 @@ class RemoteFunction:
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the original function instead of this object.
 
-        A job that calls the unpickled function therefore does not start another job.
+        Therefore a job that uses the function calls it directly, and does not start a second job.
         """
-        return copy.copy, (self.wrapped_func,)  # the copy of a function is the same function
+        return copy.copy, (self.wrapped_func,)  # copy.copy() returns a function unchanged
 
     def estimator(self, *args: Any, **kwargs: Any) -> Estimator:
-        """Return the estimator that a call with the given arguments would use.
+        """Return the estimator that a call with the given arguments would use to start the job.
 
         The estimator is useful for ``plan()`` or ``fit(wait=False)``.
 
@@ -182,10 +183,11 @@ class RemoteFuture(concurrent.futures.Future[Any]):
             raise TimeoutError(f"the job has not ended within {timeout} s")
 
     def cancel(self) -> bool:
-        """Remove the function from the queue, or stop the function's running job.
+        """Cancel the call: remove the function from the executor's queue, or stop its running job.
 
         Returns:
-            True if the function was removed or its job was stopped. False if the job has ended or is just starting.
+            True if the function was removed from the queue, or its job was stopped. False if the job has ended or is
+            just starting.
         """
         if super().cancel():
             return True
@@ -224,7 +226,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         self._closed = False
 
     def submit(self, function: packing.Function, /, *args: Any, **kwargs: Any) -> RemoteFuture:
-        """Start a job that calls a function with the given arguments.
+        """Schedule a job that calls a function with the given arguments, and return a future for the return value.
 
         The job starts when fewer than ``max_parallel_jobs`` jobs are running.
 
@@ -237,7 +239,7 @@ class RemoteExecutor(concurrent.futures.Executor):
         estimator = _estimator(self._settings, function, args, kwargs)
         with _starting:
             draft = estimator._draft(None, None)
-            draft.plan()  # raises the errors in the job here
+            draft.plan()  # raise errors in the arguments in this call, and not later in the future
             assert draft.source is not None  # a function always has a source
             with self._lock:
                 self._check_open()
@@ -259,9 +261,10 @@ class RemoteExecutor(concurrent.futures.Executor):
 
         Args:
             function: The function.
-            *iterables: The arguments of the calls, paired as by the built-in ``map``.
+            *iterables: The arguments of the calls. As with the built-in ``map``, the first call gets the first item of
+                each iterable.
             timeout: The maximum time to wait for all jobs, in seconds.
-            chunksize: An argument of the base class that has no effect here, because each item is a job.
+            chunksize: This argument of the base class has no effect, because each call is a separate job.
 
         Raises:
             TimeoutError: some jobs have not ended in time. The running jobs are stopped.
@@ -281,11 +284,11 @@ class RemoteExecutor(concurrent.futures.Executor):
                 future.cancel()
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new functions from now on.
+        """Accept no more functions, and optionally wait for the submitted functions.
 
         Args:
             wait: Whether to wait until the submitted functions have ended.
-            cancel_futures: Whether to first stop the submitted functions.
+            cancel_futures: Whether to cancel the submitted functions first, and to stop their jobs.
         """
         with self._lock:
             self._closed = True
@@ -304,10 +307,10 @@ class RemoteExecutor(concurrent.futures.Executor):
             raise RuntimeError("the executor has been shut down, and accepts no more functions")
 
     def _keep(self, source: Source) -> Source:
-        """Return a copy of a function's code in its current state.
+        """Copy a function's code, and return a source that refers to the copy.
 
-        The job uses the copy, so that later edits of the code do not change the job. Functions with the same code share
-        a copy.
+        The job may start much later. With the copy, edits of the code do not change the job in the meantime. Functions
+        with the same code share one copy.
         """
         found = source.found()
         state = tuple(
@@ -326,7 +329,7 @@ class RemoteExecutor(concurrent.futures.Executor):
             self._tidy()
 
     def _tidy(self) -> None:
-        """Remove the copies of code if the executor has been shut down and no job needs the copies."""
+        """Remove all copies of code if the executor has been shut down and all its jobs have ended."""
         if self._closed and not self._futures:
             self._folder.cleanup()
 
@@ -392,15 +395,15 @@ def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
         found["tags"] = _tags(given["tags"], defaults.get("tags") or ())
     found.update(_code(asked))
     found.update(_distribution(asked))
-    Estimator(entry_point="train.py", **found)  # raises errors in the arguments here, not in the first call
+    Estimator(entry_point="train.py", **found)  # raise errors in the arguments now, and not in the first call
     return found
 
 
 def _tags(given: Any, defaults: Iterable[Any]) -> list[Any]:
-    """Return the given tags and the default tags with other keys.
+    """Return the given tags, and the default tags whose keys are not among the given tags.
 
     Args:
-        given: The tags, as a mapping from keys to values, as pairs, or as SageMaker's dicts.
+        given: The tags: a mapping from keys to values, a list of pairs, or a list of dicts as for SageMaker.
         defaults: The default tags.
     """
     listed = list(given.items()) if isinstance(given, Mapping) else list(given)

@@ -1,8 +1,8 @@
-"""Reads the defaults for ``@remote`` from the SageMaker SDK's configuration files.
+"""Read the defaults for the arguments of ``@remote`` from the SageMaker SDK's configuration files.
 
-The files are YAML files on this machine or on S3. The user's file is merged into the administrator's file, and has
-priority. As in the SageMaker SDK, a file that an environment variable names must exist. Unknown members of
-``RemoteFunction`` are refused.
+The two files are YAML files on this machine or on S3. Values in the user's file replace values in the administrator's
+file. As in the SageMaker SDK, a file must exist if an environment variable names it. Unknown members of the section
+``RemoteFunction`` raise an error.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 from container.contract.names import unknown
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: Variables that name another file or folder (here or on S3), and default paths. The last file has precedence.
+#: For the administrator's and the user's file: the environment variable that names a file or folder (on this machine or
+#: on S3), and the default path. The last file has precedence.
 _PLACES = (
     ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
     ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
@@ -38,7 +39,7 @@ MEMBERS = {
     "Tags": "tags",
     "VolumeKmsKeyId": "volume_kms_key",
 }
-#: The member that contains two arguments, and its own members.
+#: The member that contains two arguments, and a mapping from its members to these arguments.
 _NETWORK, _NETWORK_MEMBERS = "VpcConfig", {"Subnets": "subnets", "SecurityGroupIds": "security_group_ids"}
 
 
@@ -64,10 +65,12 @@ def read() -> dict[str, Any]:
 
 
 def _text(place: str, variable: str | None) -> str | None:
-    """Return a file's text. Return None if the file does not exist at its default path.
+    """Return the text of a configuration file.
+
+    Return None if no environment variable names the file and the file does not exist.
 
     Args:
-        place: The path or S3 URI of the file or its folder.
+        place: The path or S3 URI of the file, or of the folder that contains ``config.yaml``.
         variable: The environment variable that names the file, or None for the default path.
     """
     if place.startswith("s3://"):

@@ -1,8 +1,8 @@
-"""Runs the function of a job. Every process of the job starts this program.
+"""Run the function of a job. This program is the entry point of a job that runs a function, and runs in each process.
 
-The program is at the top of the job's code. :mod:`estimators.client.functions.packing` creates a folder beside the
-program. The folder contains the packed function and cloudpickle, which packed the function. Therefore the program needs
-only the standard library, and runs in any image.
+The module :mod:`estimators.client.functions.packing` copies this file to the top of the job's code. Beside the copy, it
+creates a folder with the packed function and the files of cloudpickle. Therefore the program needs no installed
+packages, and runs in any image.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-#: The folder beside the program (the same name as in :mod:`container.contract.layout`), and the names in the folder.
+#: The name of the folder beside the program, which :mod:`container.contract.layout` also defines, and the names of its
+#: contents.
 FOLDER = "fleetfit_function"
 DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
 
-#: The folder of ``output.tar.gz`` with the return value and the exceptions, and the names of these files.
+#: The folder in ``output.tar.gz`` that contains the return value and the exceptions, and the names of these files.
 RETURNED = "fleetfit_function"
 VALUE, ERROR = "value.pkl", "error-{host}-{rank}.pkl"
 
-#: Texts that are accepted for a parameter of type bool, as tuning jobs and SageMaker's console write them.
+#: Texts that are accepted for a parameter of type bool. Tuning jobs and SageMaker's console write booleans as texts.
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
 
@@ -61,7 +62,7 @@ def convert(kind: str, value: Any) -> Any:
 
 
 def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the function's keyword arguments.
+    """Return the keyword arguments with which to call the function: hyperparameters and channels.
 
     Args:
         description: The description that was packed with the function.
@@ -99,7 +100,7 @@ def arguments(description: Mapping[str, Any], hyperparameters: Mapping[str, Any]
 
 
 def rank() -> int | None:
-    """Return this process's rank, or None if this process is not a worker, such as a parameter server."""
+    """Return this process's rank, or None if this process has no rank because it is a parameter server, for example."""
     for name in ("horovod.tensorflow", "horovod.torch"):  # in an elastic job the rank changes; only Horovod knows it
         horovod = sys.modules.get(name)
         if horovod is not None and horovod.is_initialized():
@@ -139,7 +140,7 @@ def main() -> None:
         _become_main(names_of(function))
         value = function(**arguments(description, json.loads(os.environ.get("SM_HPS") or "{}")))
     except Exception as error:
-        own = error.__traceback__  # the current frame, which the function's frames follow
+        own = error.__traceback__  # the frame of this program, before the frames of the function
         text = "".join(traceback.format_exception(type(error), error, (own and own.tb_next) or own))
         number = rank()
         name = ERROR.format(host=os.environ.get("SM_CURRENT_HOST", "host"), rank="server" if number is None else number)
@@ -162,9 +163,9 @@ def _cloudpickle(folder: Path) -> Any:
 
 
 def names_of(function: Any) -> dict[str, Any]:
-    """Return the functions and classes of the caller's ``__main__`` that were packed with a function.
+    """Return the functions and classes of the user's ``__main__`` module that were packed with a function.
 
-    The result maps names to functions and classes.
+    The result is a mapping from names to functions and classes.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -198,10 +199,10 @@ def _is_filled(cell: types.CellType) -> bool:
 
 
 def _become_main(names: Mapping[str, Any]) -> None:
-    """Replace ``__main__`` by a module with the caller's functions and classes.
+    """Replace the module ``__main__`` by a new module with the functions and classes of the user's script or notebook.
 
-    The replacement is necessary because pickle looks up the caller's classes in ``__main__``. The module is new, so
-    that the caller's names cannot replace names of this program.
+    pickle searches for these classes in ``__main__``. A new module is used, so that the user's names cannot replace
+    names of this program.
     """
     global _program
     _program = sys.modules["__main__"]
@@ -211,7 +212,7 @@ def _become_main(names: Mapping[str, Any]) -> None:
     sys.modules["__main__"] = main
 
 
-#: A reference to this program's module, so that it stays loaded after `__main__` has been replaced.
+#: A reference to this program's module. It keeps the module alive after `__main__` has been replaced.
 _program: types.ModuleType | None = None
 
 
@@ -221,7 +222,7 @@ def _channel(name: str) -> Any:
         return None
     try:
         from container.contract.channels import Channel
-    except ImportError:  # an image with another toolkit
+    except ImportError:  # the image contains a different toolkit than fleetfit's
         return place
     return Channel(place, name=name)
 
@@ -236,9 +237,9 @@ def _show_sources(folder: Path, files: Mapping[str, str]) -> None:
 
 
 def _portable(value: Any) -> Any:
-    """Return a marker for a path in the job's outputs. Return any other value unchanged.
+    """Replace a path in the job's model or output folder by a marker. Return any other value unchanged.
 
-    The caller replaces the marker by a local path.
+    On the user's machine, the marker is replaced by the path of a local copy.
     """
     if isinstance(value, Path):
         for kind, variable in (("model", "SM_MODEL_DIR"), ("output", "SM_OUTPUT_DATA_DIR")):
@@ -249,10 +250,10 @@ def _portable(value: Any) -> Any:
 
 
 def _portable_error(error: Exception, cloudpickle: Any) -> Any:
-    """Return the exception if the caller can unpickle it. Otherwise, return a replacement for the exception.
+    """Return an exception that the user's process can unpickle: the exception itself, or a replacement.
 
-    Many user-defined exceptions cannot be unpickled, because the parameters of ``__init__`` differ from the exception's
-    ``args``. Other exceptions have attributes that cannot be pickled.
+    Some exceptions cannot be unpickled, because the parameters of their ``__init__`` differ from their ``args``. Some
+    have attributes that cannot be pickled.
     """
     try:
         if isinstance(cloudpickle.loads(cloudpickle.dumps(error)), Exception):
@@ -263,7 +264,7 @@ def _portable_error(error: Exception, cloudpickle: Any) -> Any:
         remade = _Remade(error, cloudpickle)
         cloudpickle.loads(cloudpickle.dumps(remade))
         return remade
-    except Exception:  # noqa: BLE001 - a class, or a group of exceptions, that its arguments cannot restore
+    except Exception:  # noqa: BLE001 - the class, or a group of exceptions, cannot be created from its arguments
         return RuntimeError(f"{type(error).__name__}: {error}")
 
 
@@ -281,7 +282,8 @@ class _Remade:
             except Exception:  # noqa: BLE001 - the class can raise any exception
                 return False
 
-        # Use the built-in base's __reduce__, because the class's own may raise or return something else.
+        # Use the __reduce__ of the built-in base class, because the __reduce__ of the user's class may raise an
+        # exception or return other values.
         args = tuple(
             value if can_be_packed(value) else repr(value) for value in _builtin(type(error)).__reduce__(error)[1]
         )
@@ -297,9 +299,9 @@ def _builtin(kind: type[Exception]) -> Any:
 
 
 def _remake(kind: type[Exception], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> Exception:
-    """Create an exception again from its class, arguments and attributes.
+    """Create an exception from its class, arguments and attributes, without calling the class's ``__init__``.
 
-    This function is pickled by value, because the caller does not have this program.
+    cloudpickle packs this function with its code, because the user's process cannot import this program.
     """
     error = kind.__new__(kind, *args)
     _builtin(kind).__init__(error, *args)  # sets errno and similar attributes of built-in exceptions
@@ -308,7 +310,10 @@ def _remake(kind: type[Exception], args: tuple[Any, ...], attributes: Mapping[st
 
 
 class _Below:
-    """A replacement for a path in the job's outputs. It is pickled as a tuple that begins with a marker."""
+    """A marker that replaces a path in the job's outputs.
+
+    It is pickled as the tuple ``("fleetfit:path", kind, path)``.
+    """
 
     def __init__(self, kind: str, path: str) -> None:
         self.marked = ("fleetfit:path", kind, path)
@@ -318,7 +323,7 @@ class _Below:
 
 
 def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
-    """Write a value or an exception to the job's outputs.
+    """Write the function's return value or exception to a file in the job's outputs.
 
     If the value or exception cannot be pickled, the reason is written and printed instead.
     """
@@ -338,6 +343,6 @@ def _keep(name: str, said: dict[str, Any], cloudpickle: Any) -> None:
 
 if __name__ == "__main__":
     main()
-elif __name__ == "__mp_main__":  # a process that multiprocessing has spawned unpickles the caller's objects by name
+elif __name__ == "__mp_main__":  # a process that multiprocessing has spawned finds the user's objects here
     _folder = Path(__file__).resolve().parent / FOLDER
     globals().update(names_of(_cloudpickle(_folder).loads((_folder / FUNCTION).read_bytes())))

@@ -1,4 +1,4 @@
-"""Reads the return value or the exception of a job's function from the job's outputs, and unpickles it."""
+"""Read and unpickle the return value or the exception of a job's function, which are files in the job's outputs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 
-#: Number of characters of an exception's lines that are compared with a failure's reason, which may have been cut.
+#: Number of characters of an exception's message that are compared with the failure's reason. Only the beginning is
+#: compared, because the reason may have been cut off.
 _TOLD = 300
 
 
 class RemoteTraceback(Exception):
-    """The traceback of an exception on a host, as the ``__cause__`` of the exception in this process."""
+    """The traceback of an exception that a function raised on a host.
+
+    In this process, it is the ``__cause__`` of the exception.
+    """
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -64,7 +68,7 @@ class _Said:
 def is_function(record: JobRecord) -> bool:
     """Return whether a job's entry point was a function.
 
-    If the record does not contain the job's code, the program's name decides.
+    If the record does not contain the job's code, the result is derived from the program's name.
     """
     if record.source_dir.is_dir():
         return (record.source_dir / runner.FOLDER / runner.FUNCTION).is_file()
@@ -137,7 +141,7 @@ def _is_path(value: Any) -> bool:
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
-    """Return the exception that made a job fail, or None if the exception is unknown.
+    """Return the exception with which a job's function made the job fail, or None if the exception is unknown.
 
     The exception's cause shows the traceback on the host.
 
@@ -145,7 +149,7 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
         record: The job's record.
         failure: The job's failure, which contains the rank and the message of the exception.
     """
-    # SageMaker returns only the reason, without a traceback.
+    # On SageMaker, the failure has only a message and no traceback.
     if failure is None:
         return None
     told = failure.traceback or failure.message
@@ -166,9 +170,9 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
 
 
 def _headlines(text: str) -> tuple[str, str]:
-    """Return the line of a traceback that names the exception, and the last line.
+    """Return the line of a traceback that names the exception, and the last line of the traceback.
 
-    The lines differ if the exception's message has several lines.
+    These are two different lines if the exception's message has several lines.
     """
     lines = text.rstrip().splitlines() or [""]
     last_frame = max((place for place, line in enumerate(lines) if line.startswith("  File ")), default=0)
@@ -211,9 +215,9 @@ def _in_tree(record: JobRecord) -> list[_Said]:
 
 
 def _tried(record: JobRecord) -> list[_Said]:
-    """Return the files with return values and exceptions of the job's processes.
+    """Return the files with return values and exceptions in the outputs of a failed job.
 
-    Return an empty list if the outputs of the failed job cannot be read.
+    Return an empty list if the outputs cannot be read.
     """
     with contextlib.suppress(RecordError):
         return list(_left(record))
@@ -221,7 +225,9 @@ def _tried(record: JobRecord) -> list[_Said]:
 
 
 def of_function(error: TrainingJobError) -> BaseException:
-    """Return the exception of the function that made a job fail. Without such an exception, return the job's error.
+    """Return the exception that the job's function raised.
+
+    If the job failed for another reason, return the job's error.
 
     Args:
         error: The job's error.
@@ -246,7 +252,10 @@ def _left(record: JobRecord) -> Iterator[_Said]:
 
 
 def _bring(record: JobRecord, kind: str, path: str) -> Path:
-    """Unpack the job's outputs into the job's record, and return the local path of a file or folder of the outputs."""
+    """Return the local path of a file or folder in the job's model or outputs.
+
+    Unpack the archive into the record first.
+    """
     target = record.path / "returned" / kind
     place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)
     if not (target / path).exists():
@@ -264,7 +273,10 @@ def _bring(record: JobRecord, kind: str, path: str) -> Path:
 
 
 def _archive(record: JobRecord, place: str | None) -> Path | None:
-    """Return the local path of a job's archive. Download the archive first if it is on S3."""
+    """Return the local path of an archive of a job.
+
+    If the archive is on S3, download it into the job's record first.
+    """
     if place is None or not is_s3(place):
         return Path(place) if place is not None else None
     import boto3

@@ -1,3 +1,1 @@
-"""Reads and writes job files. A job file describes a job as YAML that can be reviewed and committed
-(docs/job-files.md).
-"""
+"""Read and write job files. A job file is a YAML file that describes a job (docs/job-files.md)."""

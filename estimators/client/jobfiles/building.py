@@ -1,4 +1,4 @@
-"""Builds an estimator and its inputs from the values of a job file. Error messages name the line."""
+"""Build an estimator and its inputs from a job file, the YAML description of a job. Error messages name the line."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from estimators.job.request import RunOptions
 if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
 
-#: Keys of a file besides the estimator's arguments.
+#: Keys that a job file may contain in addition to the estimator's arguments.
 OWN_KEYS = ("framework", "inputs")
-#: Arguments that only a program can set -> the alternative.
+#: Arguments of estimators that a job file cannot contain -> the alternative, for the error message.
 _NOT_IN_FILES = {
     "sagemaker_session": "set the region and the profile with AWS_REGION and AWS_PROFILE",
     "capture_limit": "the entry point of a job file is a script, not a function",
 }
-#: Arguments that are a path, a URI, or a list of paths.
+#: Arguments whose value is a path or a URI.
 PATHS = ("source_dir", "output_path", "checkpoint_s3_uri", "model_uri")
 
 
@@ -46,7 +46,7 @@ def check_names(document: Document) -> None:
     """Check that every argument and run option of a job file is allowed in job files.
 
     Raises:
-        ConfigurationError: a name is unknown, or the argument is not available in job files.
+        ConfigurationError: a name is unknown, or job files cannot contain this argument.
     """
     by_name = {item.name: item for item in ARGUMENTS}
     known = [*OWN_KEYS, *argument_names()]
@@ -79,7 +79,7 @@ def _options_given(document: Document) -> Mapping[str, Any]:
 
 
 def make_paths_absolute(document: Document) -> None:
-    """Convert the paths in a job file to absolute paths. Relative paths are relative to the file's folder."""
+    """Convert the paths in a job file to absolute paths. Relative paths refer to the folder of the job file."""
     values, folder = document.values, document.folder
     for holder, key in places_of_paths(values):
         holder[key] = _below(folder, holder[key])
@@ -90,7 +90,9 @@ def make_paths_absolute(document: Document) -> None:
 
 
 def places_of_paths(values: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield the positions of the paths in a job file's arguments. The path of the entry point is omitted.
+    """Yield where the arguments of a job file contain paths, so that the caller can replace the paths.
+
+    The entry point is omitted.
 
     Yields:
         A mapping or a list, and the key or index of the path in the mapping or list.
@@ -110,10 +112,10 @@ def _below(folder: Any, location: Any) -> Any:
 
 
 def build(document: Document) -> tuple[Estimator, Any]:
-    """Return the estimator that a document describes, and the value of ``inputs`` for the estimator's ``fit()``.
+    """Return the estimator that a job file describes, and the value of ``inputs`` for the estimator's ``fit()``.
 
     Raises:
-        ConfigurationError: a value is wrong. If the value is in a file, the message names the line.
+        ConfigurationError: a value is wrong. If the value comes from a file, the message names the line.
     """
     check_names(document)
     values = dict(document.values)
@@ -123,8 +125,8 @@ def build(document: Document) -> tuple[Estimator, Any]:
         framework = values.pop("framework", None)
         if framework is not None and framework not in FRAMEWORKS:
             raise ConfigurationError(unknown("framework", framework, FRAMEWORKS))
-        # Unlike the SDK's class, the command line and job files pass --model_dir only if the user sets it, so that any
-        # script runs.
+        # By default, the SageMaker SDK's class passes --model_dir to the script. The command line and job files pass it
+        # only if the user sets model_dir, because many scripts do not accept the argument.
         model_dir = values.pop("model_dir", False)
         given = {name: value for name, value in values.items() if value is not None}
         if options:
@@ -140,8 +142,8 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
     """Return an estimator for a framework's scripts.
 
     Args:
-        framework: One of :data:`~container.contract.strategies.FRAMEWORKS`. With None, the first framework of the
-            strategy.
+        framework: One of :data:`~container.contract.strategies.FRAMEWORKS`. With None, the strategy's first framework
+            is used, or ``tensorflow`` without a strategy.
         given: The estimator's arguments.
         model_dir: The script's ``--model_dir``. With False, the script receives no ``--model_dir``. With None, the
             default of :class:`estimators.TensorFlow` is used.
@@ -163,9 +165,10 @@ def estimator_for(framework: str | None, given: dict[str, Any], *, model_dir: st
 
 
 def _blamed(given: Mapping[str, Any], message: str) -> tuple[str, ...]:
-    """Return the argument that causes an error message, or an empty tuple if the argument is unknown.
+    """Return the path of the argument that causes an error message, or an empty tuple if the argument cannot be found.
 
-    The argument raises the same message if no other argument is given.
+    To find the argument, an estimator is created with each argument alone. The argument that raises the same message is
+    returned.
     """
     for name, value in given.items():
         try:
@@ -209,7 +212,8 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     return kind(**given)
 
 
-#: The keys that a channel may have if it is not only a path: the arguments of the channel's class.
+#: For a channel that is a mapping and not a path: the class of the channel -> the keys, which are the arguments of the
+#: class.
 CHANNEL_OPTIONS = {
     kind.__name__: tuple(name for name in inspect.signature(kind).parameters if name != "target_attribute_name")
     for kind in (TrainingInput, FileSystemInput)

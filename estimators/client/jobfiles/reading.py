@@ -1,8 +1,8 @@
-"""Reads a job file's values and the line of each value, and replaces ``${env:NAME}`` by environment variables.
+"""Read the values of a job file with their lines, and replace ``${env:NAME}`` by environment variables.
 
-The values follow YAML 1.2, which includes JSON. For example, ``1e-3`` is a number, and ``no`` is a text. PyYAML parses
-the file to nodes. This module converts the nodes to values. The values are only texts, numbers, booleans, None, lists
-and mappings.
+The types of values follow YAML 1.2, of which JSON is a part. For example, ``1e-3`` is a number, and ``no`` is a text.
+PyYAML follows YAML 1.1. Therefore PyYAML only parses the file to nodes, and this module converts the nodes to values:
+texts, numbers, booleans, None, lists and mappings.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from estimators.job.errors import ConfigurationError
 
 Keys = tuple[str | int, ...]
 
-_MOST_NODES = 50_000  # nested aliases can expand to very many nodes
+_MOST_NODES = 50_000  # nested aliases can expand to a huge number of nodes
 _MOST_DEPTH = 40
 _MOST_DIGITS = 400
 
@@ -35,7 +35,7 @@ _CONSTANTS = {
     **dict.fromkeys(("true", "True", "TRUE"), True),
     **dict.fromkeys(("false", "False", "FALSE"), False),
 }
-#: Matches ``${env:NAME}``. A second ``$`` in front means the literal text ``${env:NAME}``.
+#: Matches ``${env:NAME}``. ``$${env:NAME}`` stands for the literal text ``${env:NAME}``.
 VARIABLE = re.compile(r"\$(?P<escaped>\$*)\{env:(?P<name>[^}]*)\}")
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _TEXT_TAG = "tag:yaml.org,2002:str"
@@ -43,14 +43,14 @@ _TEXT_TAG = "tag:yaml.org,2002:str"
 
 @dataclasses.dataclass
 class Document:
-    """A description of a job. The values are from a file, the command line, or both.
+    """The arguments of a job from a job file, from the command line, or from both.
 
     Attributes:
         values: The arguments by their names.
-        path: The file's name for error messages, or None without a file.
+        path: The name of the job file for error messages, or None if there is no job file.
         folder: The folder to which relative paths in the file refer.
-        lines: The line of each value in the file, from 1. The keys are the mapping keys and list positions that lead to
-            the value.
+        lines: The line number of each value in the file, from 1. The key is the path of the value: the mapping keys and
+            list positions that lead to it.
     """
 
     values: dict[str, Any]
@@ -59,9 +59,9 @@ class Document:
     lines: dict[Keys, int] = dataclasses.field(default_factory=dict)
 
     def place(self, path: Keys) -> str:
-        """Return the beginning of an error message, such as ``job.yaml:7: ``.
+        """Return the beginning of an error message about a value: the file and the line, such as ``job.yaml:7: ``.
 
-        Return ``""`` if the value is not from the file.
+        Return ``""`` if the value does not come from the file.
 
         Args:
             path: The mapping keys and list positions that lead to the value.
@@ -76,7 +76,7 @@ class Document:
         Args:
             name: The argument's name.
             value: The argument's value.
-            merged: Whether to merge the new keys into the file's mapping, instead of replacing the whole value.
+            merged: Whether to merge a mapping into the mapping in the file. With False, the whole value is replaced.
         """
         before = self.values.get(name)
         if merged and isinstance(before, dict) and isinstance(value, Mapping):
@@ -93,7 +93,7 @@ class Document:
 
     @contextlib.contextmanager
     def located(self) -> Iterator[None]:
-        """Return a context in which the message of a ConfigurationError is prefixed with the file's line."""
+        """Return a context that adds the file and the line to the message of a ConfigurationError."""
         try:
             yield
         except ConfigurationError as error:
@@ -102,16 +102,16 @@ class Document:
             raise
 
     def locate(self, error: ConfigurationError, within: Keys = ()) -> None:
-        """Prepend the file's line to an error's message.
+        """Add the file and the line of the wrong value at the beginning of an error's message.
 
-        This is the line of the innermost value that the message mentions.
+        The wrong value is the innermost value in the file whose name is in the message.
 
         Args:
             error: The error.
-            within: The path of the value that contains the cause.
+            within: The path of the value in which to search, or an empty tuple to search in the whole file.
         """
         text = str(error)
-        said = re.split(r" Did you mean | Allowed: ", text)[0]  # the suggestions are not in the file
+        said = re.split(r" Did you mean | Allowed: ", text)[0]  # do not search for the suggested names
         best = max(
             (path for path in self.lines if path[: len(within)] == within),
             key=lambda path: _mentions(said, path, self._at(path)),
@@ -133,11 +133,11 @@ class Document:
 
 
 def _mentions(text: str, path: Keys, value: Any) -> tuple[bool, bool, int, int]:
-    """Return a sort key that is greater if the value more probably caused an error message.
+    """Return a sort key for values. The value with the greatest key is the most probable cause of an error message.
 
     Returns:
-        Whether the message has the value's name, whether the message has the value, the value's depth in the file, and
-        the negative position of the name in the message.
+        Whether the message contains the value's name, whether it contains the value, the depth of the value in the
+        file, and the negative position of the name in the message.
     """
     name = next((part for part in reversed(path) if isinstance(part, str)), "")
     found = re.search(rf"(?<!\w){re.escape(name)}(?!\w)", text) if name else None
@@ -151,8 +151,8 @@ def read(path: str) -> Document:
     """Read a job file.
 
     Args:
-        path: The file's path. ``-`` means standard input. Paths in standard input are relative to the working
-            directory.
+        path: The file's path. ``-`` means standard input. In a job file from standard input, relative paths refer to
+            the working directory.
 
     Raises:
         ConfigurationError: the file cannot be read, is not YAML, or contains something that job files cannot contain.
@@ -202,7 +202,10 @@ def _loader() -> Any:
     import yaml
 
     class UntaggedLoader(yaml.SafeLoader):
-        """A YAML loader that assigns no types to values. This module assigns the types by the rules of YAML 1.2."""
+        """A YAML loader that loads all values as texts.
+
+        This module then determines the types by the rules of YAML 1.2.
+        """
 
         yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - PyYAML's name and form
 
@@ -225,7 +228,8 @@ class _YamlReader:
             path: The mapping keys and list positions that lead to the node.
 
         Raises:
-            ConfigurationError: the node has a form that job files cannot have, or the file is too large.
+            ConfigurationError: the node contains something that job files cannot contain, such as a YAML tag, or the
+                file is too large.
         """
         self._nodes += 1
         if self._nodes > _MOST_NODES or len(path) > _MOST_DEPTH:

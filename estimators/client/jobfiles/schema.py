@@ -1,7 +1,7 @@
-"""Builds the JSON schema of job files, with which editors complete and check YAML.
+"""Build the JSON schema of job files. With this schema, editors complete and check the YAML of a job file.
 
-The schema is built from the same types and tables as the checks. The schema is less strict than the checks. Every file
-that passes the checks also matches the schema.
+The schema is built from the types and tables that fleetfit itself uses to check job files. The schema is less strict:
+every file that fleetfit accepts matches the schema, but a file that matches the schema may still be wrong.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _INPUT_MODES = ("File", "Pipe", "FastFile")
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of job files, in draft 7 of JSON Schema. The YAML servers of editors support this draft."""
+    """Return the schema of job files in draft 7 of JSON Schema, because editors support this draft."""
     properties = {name: _described(name, _argument(name)) for name in argument_names()}
     properties["framework"] = {"enum": list(FRAMEWORKS), "description": "the framework of the script"}
     properties["inputs"] = {
@@ -121,7 +121,7 @@ def _distribution() -> dict[str, Any]:
         options = _object_of(strategy)
         options["properties"]["enabled"] = {"type": "boolean"}
         options["required"] = ["enabled"]
-        # Options of earlier images of AWS are accepted, too.
+        # Also accept options that only earlier images from AWS support.
         options["properties"].update({name: {} for name in strategy.former})
         for key in (strategy.key, *strategy.aliases):
             strategies[key] = options

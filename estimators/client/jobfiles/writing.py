@@ -1,4 +1,4 @@
-"""Writes a job file from the values of a command line, or from a job's record."""
+"""Write a job file from the arguments of a command line, or from a job's record."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_value
 from estimators.job.settings import Settings
 from estimators.records.record import JobRecord
 
-#: Arguments that are written first, in the order that is easiest to read.
+#: Arguments that are written first, in this order. All other arguments follow.
 _ORDER = (
     "framework", "entry_point", "source_dir", "dependencies", "image_uri", "hyperparameters", "arguments",
     "environment", "distribution", "instance_type", "instance_count", "inputs", "input_mode", "output_path",
@@ -34,10 +34,11 @@ def save(path: str, values: Mapping[str, Any]) -> list[str]:
 
     Args:
         path: The path of the new file.
-        values: The arguments by their names. Relative paths are relative to the working directory.
+        values: The arguments by their names. Relative paths refer to the working directory.
 
     Returns:
-        The names of the environment variables that replace values which look like secrets.
+        The names of environment variables. In the file, references to these variables replace values that look like
+        secrets.
 
     Raises:
         ConfigurationError: the file exists, or cannot be written.
@@ -79,14 +80,14 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     class Dumper(yaml.SafeDumper):
         """A YAML writer that writes no aliases.
 
-        Texts are quoted if YAML 1.1 or YAML 1.2 would otherwise read another type.
+        Texts are quoted if a reader of YAML 1.1 or YAML 1.2 would otherwise read a number, for example.
         """
 
         def ignore_aliases(self, data: Any) -> bool:
             return True
 
     def text(dumper: Any, value: str) -> Any:
-        # YAML reads some rare line break characters as blanks.
+        # Quote texts with rare line break characters, which YAML would read as blanks.
         quoted = not isinstance(reading.plain(value), str) or not value.replace("\n", "").isprintable()
         return dumper.represent_scalar("tag:yaml.org,2002:str", value, style='"' if quoted else None)
 
@@ -99,12 +100,12 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
 
 
 def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments without values that look like secrets, and the names of environment variables.
+    """Replace secrets in arguments by references to environment variables. Also return the variables' names.
 
-    ``${env:NAME}`` replaces each value that looks like a secret. A text that already has the form of such a reference
-    is escaped.
+    Each value that looks like a secret is replaced by ``${env:NAME}``. If a text already contains ``${env:…}``, it is
+    escaped as ``$${env:…}``, so that it stays a text.
     """
-    variables: dict[str, Any] = {}  # name -> the value that it replaces
+    variables: dict[str, Any] = {}  # name of a variable -> the secret value that it replaces
 
     def stand_in(name: str, value: Any) -> str:
         number = 1
@@ -119,14 +120,14 @@ def without_secrets(values: Mapping[str, Any]) -> tuple[dict[str, Any], list[str
             continue
         kept[name] = {}
         for key, value in given.items():
-            # Replace the whole value, even if only a part is secret, because the rest is useless without this part.
+            # Replace the whole value, even if only a part of it is secret, because the rest alone is useless.
             secret = looks_secret(key) or mask_value(key, value) != value
             if not secret or value in (None, ""):
                 kept[name][key] = _escaped(value)
                 continue
             variable = stand_in(key if name == "environment" else _variable(key), value)
             kept[name][key] = f"${{env:{variable}}}"
-    option = ""  # the last option, to which the following words belong
+    option = ""  # the last option seen: the words that follow are its values
     words = values.get("arguments") or ()
     for place, (word, shown) in enumerate(zip(words, mask_argv(words), strict=True)):
         name, _, _ = word.partition("=")
@@ -164,7 +165,10 @@ def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _moved(folder: Path, location: Any) -> Any:
-    """Return a path relative to the file's folder. An absolute path outside this folder is returned unchanged."""
+    """Return a path relative to the folder of the job file.
+
+    Return an absolute path outside of this folder unchanged.
+    """
     if not isinstance(location, str) or "://" in location or location.startswith("~"):
         return location
     if os.path.isabs(location) and folder not in (Path(location), *Path(location).parents):
@@ -173,7 +177,7 @@ def _moved(folder: Path, location: Any) -> Any:
 
 
 def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
-    """Return the arguments and the comment lines of a job file that starts a recorded job again.
+    """Return the arguments and the comment lines of a job file with which a recorded job can be started again.
 
     Args:
         record: The job's record.
@@ -192,11 +196,11 @@ def of_record(record: JobRecord) -> tuple[dict[str, Any], list[str]]:
         )
     spec = TrainingJobSpec.from_request(record.read_request())
     values = of_settings(settings_of(record, passes_model_dir=True))
-    values.pop("role", None)  # a placeholder, or a role that is found again
+    values.pop("role", None)  # the role is a placeholder, or will be found in the same way again
     comments = [f"The job {record.name}."]
     code = read(record.path).get("code")
     if code and values.get("source_dir") == str(record.source_dir):
-        # `code` is the folder, or the script if no folder was given.
+        # `code` is the original source folder, or the original script if the job had no source folder.
         if os.path.isfile(code):
             del values["source_dir"]
             values["entry_point"] = code
@@ -224,7 +228,7 @@ def of_settings(settings: Settings) -> dict[str, Any]:
         default = field.default_factory() if callable(field.default_factory) else field.default
         if field.name in names and value != default and field.name != "model_dir":
             values[field.name] = _plain(value)
-    # The default of job files is to pass no --model_dir.
+    # Without a value in the job file, no --model_dir is passed, so write every other value.
     if settings.model_dir is not False:
         values["model_dir"] = settings.model_dir
     return values
@@ -244,7 +248,7 @@ def _plain(value: Any) -> Any:
 
 
 def _channel(channel: InputChannel) -> Any:
-    """Return a channel as a path if the channel has no other options, and as a mapping otherwise."""
+    """Return a channel for a job file: a path or URI if the channel has no options, and otherwise a mapping."""
     said: dict[str, Any]
     if channel.source.file_system is not None:
         system = channel.source.file_system

@@ -1,1 +1,4 @@
-"""Simulates a job on interruptible hosts. The simulation uses the decision functions of the real supervisor."""
+"""Simulate jobs on spot hosts, which a market may interrupt, to predict their duration and cost.
+
+The simulation uses the functions with which the real supervisor makes its decisions.
+"""

@@ -1,7 +1,8 @@
-"""Simulates one run of an elastic job with the real roster, limits and decisions.
+"""Simulate one run of an elastic job, whose hosts join and leave during the training.
 
-The package SimPy simulates the clock and the hosts. In a real job, the workers of a host start, train and stop
-together. Therefore each simulated host has one worker, and limits count hosts.
+The package SimPy simulates the clock and the hosts. The supervisor's real code decides which hosts are members, and
+applies the limits. In a real job, all workers of a host start, train and stop together. Therefore a simulated host has
+only one worker, and limits are numbers of hosts.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from estimators.supervisor.elastic.policy import Limits
 
 #: The type of SimPy's processes.
 Steps = Iterator[Any]
-#: Minimum time between two decisions, in seconds, as in the real controller.
+#: Minimum time between two decisions about the membership, in seconds, as in a real job.
 _AGAIN_S = 0.1
-#: A run is aborted after this many interruptions: a fixed number, plus a number for each host.
+#: A run is aborted after this many interruptions: the first number, plus the second number for each host.
 _HOPELESS, _HOPELESS_FOR_A_HOST = 1000, 100
 
 
@@ -30,8 +31,8 @@ def run(job: SimulatedJob, market: SpotMarket, limits: Limits, limit_s: float) -
 
     Args:
         job: The job.
-        market: The spot market. The market's seed determines the run.
-        limits: The limits for changes of the membership, as numbers of hosts.
+        market: The spot market. Its seed determines the times of the interruptions.
+        limits: The limits on the size and on the changes of the membership, as numbers of hosts.
         limit_s: The simulated time after which the run is aborted, in seconds.
 
     Raises:
@@ -51,13 +52,13 @@ class _ElasticRun:
         self._state = State.GATHERING
         self._offered: tuple[str, ...] = ()
         self._grown_at: float | None = None
-        self._stretch: Stretch | None = None  # while the members train
+        self._stretch: Stretch | None = None  # None while nobody trains
         self._left = job.records
         self._began: dict[str, float] = dict.fromkeys(job.hosts, 0.0)
-        # A replacement host has a new name, but the place of the interrupted host. The market knows hosts by their
-        # places.
+        # A host that replaces an interrupted host has a new name. The market interrupts it under the name of the
+        # interrupted host, which is called its place here.
         self._coming = {name: spot_interruptions(market, job, [name]) for name in job.hosts}
-        self._meetings = 0  # number of the last arranged rendezvous; earlier ones are cancelled
+        self._meetings = 0  # number of the last planned change of the members; earlier planned changes are void
         self._met = 0
         self._stopped_at = 0.0
         self._outcome = RunOutcome()
@@ -84,8 +85,8 @@ class _ElasticRun:
 
         Args:
             name: The host's name.
-            place: The name that the market's interruptions use for this host. A host that replaces an interrupted host
-                has a new ``name`` and the same ``place``.
+            place: The name under which the market interrupts the host. A host that replaces an interrupted host has a
+                new ``name``, but the ``place`` of the interrupted host.
         """
         host, timings = self._roster.hosts[name], self._job.timings
         self._env.process(self._threaten(name, place))
@@ -103,9 +104,9 @@ class _ElasticRun:
         self._decide()
 
     def _next_interruption(self, place: str) -> Interruption | None:
-        """Return the next interruption at a place, or None if no interruption follows.
+        """Return the next interruption of the host at a place, or None if no interruption follows.
 
-        An interruption has no effect while no host is at the place.
+        Interruptions in the past, while no host was at the place, are skipped.
         """
         now = self._env.now
         return next((item for item in self._coming[place] if item.host == place and item.at_s >= now), None)
@@ -150,7 +151,10 @@ class _ElasticRun:
         self._outcome.bill(until - self._began[name], spot=not kept, on_demand=kept)
 
     def _take(self, host: ElasticHost) -> None:
-        """Remove a host whose interruption notice has expired. If its workers were training, handle the loss."""
+        """Remove a host at the end of its interruption notice.
+
+        If its workers are still training, simulate their loss.
+        """
         members = set(self._roster.members)
         trained = any(worker.name in members for worker in host.workers.values())
         self._gone(host)
@@ -168,13 +172,13 @@ class _ElasticRun:
         If too few workers remain, wait for more hosts.
 
         Args:
-            number: The number of this change of the membership. Nothing is done if another change has started since.
+            number: The number of this change of the membership. If a newer change has been planned since, do nothing.
         """
         yield self._env.timeout(self._job.timings.loss_s)
         if number != self._meetings:
             return
         left = self._alive(self._roster.members)
-        if not left:  # the job's next attempt begins with the hosts that exist then
+        if not left:  # start again like a new job, with the hosts that exist now
             self._state, self._offered = State.GATHERING, ()
             self._roster.members = ()
         elif len(left) >= self._limits.least:
@@ -220,11 +224,13 @@ class _ElasticRun:
         self._decide()
 
     def _meet(self, workers: tuple[str, ...], number: int) -> Steps:
-        """Stop the workers at their next check, and continue with the new members. No completed work is lost.
+        """Stop the workers when they next check for changes, and continue with the new members.
+
+        No completed work is lost.
 
         Args:
             workers: The names of the new members.
-            number: The number of this change of the membership. Nothing is done if another change has started since.
+            number: The number of this change of the membership. If a newer change has been planned since, do nothing.
         """
         timings, now = self._job.timings, self._env.now
         if self._stretch is not None:
@@ -267,7 +273,7 @@ class _ElasticRun:
         """Stop the training, and count the remaining work.
 
         Args:
-            keeps: Whether all workers keep their state. If False, the work since the last commit is lost.
+            keeps: Whether the workers keep their state. With False, the work since the last commit is lost.
         """
         stretch, self._stretch = self._stretch, None
         now = self._env.now

@@ -1,4 +1,8 @@
-"""Recommends a fleet for ``recommend(spot=True)``: the numbers of hosts, and how to continue after interruptions."""
+"""Recommend a fleet of spot and on-demand hosts for ``recommend(spot=True)``.
+
+The recommendation contains the numbers of hosts. It also says whether the job should be elastic, or restart from
+checkpoints after interruptions.
+"""
 
 from __future__ import annotations
 
@@ -21,23 +25,25 @@ from estimators.results.advice.recommending import STRATEGIES, Recommendation, R
 from estimators.results.result import Result
 from estimators.results.summary import dollars_text, percent_text, time_text
 
-#: Fleets whose mean costs differ by less than this share count as equal; the fastest of them is preferred.
+#: Fleets whose mean cost is higher than the lowest mean cost by at most this fraction count as equally expensive. The
+#: fastest of these fleets is preferred.
 _ALIKE = 0.05
-#: A fleet meets a limit if this share of its runs does.
+#: A fleet meets the deadline or the budget if at least this fraction of its simulated runs does.
 _MOST_RUNS = 0.95
-#: Factor for the rate of interruptions in the pessimistic forecast.
+#: Factor by which the rate of interruptions is multiplied for the pessimistic forecast.
 _WORSE = 3.0
-#: Maximum number of runs of each compared fleet. The recommended fleet has the requested number of runs.
+#: Maximum number of simulated runs of each fleet in the comparison. The recommended fleet is then simulated with the
+#: requested number of runs.
 _FEW_RUNS = 40
 
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class FleetRecommendation(Recommended):
-    """The recommended fleet on a spot market, and the other fleets that were considered.
+    """The recommended fleet of hosts on a spot market, and the other fleets that were considered.
 
     Attributes:
         options: A forecast for each fleet. The recommended fleet is first.
-        worse: A forecast for the recommended fleet if hosts are interrupted three times as often.
+        worse: A pessimistic forecast for the recommended fleet, with interruptions three times as often.
         reasons: The reasons for the recommendation, in sentences.
         instance_type: The instance type of the hosts, or None.
     """
@@ -111,7 +117,7 @@ def recommend(model: Any, *, spot: Literal[False] = False, **options: Any) -> Re
 def recommend(model: Any, *, spot: Literal[True], **options: Any) -> FleetRecommendation: ...
 
 
-def recommend(  # type: ignore[misc] # the overloads say what is returned for what
+def recommend(  # type: ignore[misc] # the overloads declare the type of the result
     model: Any,
     *,
     hosts: int = 1,
@@ -143,20 +149,21 @@ def recommend(  # type: ignore[misc] # the overloads say what is returned for wh
         model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
             published model (``vgg16``, ``resnet50`` …), or a number of parameters.
         hosts: The number of hosts. With ``spot``, the maximum number of hosts. If a larger instance type has as many
-            devices as all hosts together, a single host of this type is also considered.
+            devices as all hosts together, the result also considers a single host of that type.
         processes_per_host: The number of processes (devices) on each host. The default is the number of GPUs of the
             instance type, or 1 without GPUs.
         instance_type: The instance type of SageMaker, which determines devices, network and prices.
         bandwidth_gbps: The bandwidth of a host's network link in Gbit/s. The default is the bandwidth of the instance
             type.
-        device: The device: ``"cpu"`` or ``"gpu"``. The default is the device of the instance type, or ``"cpu"`` if the
-            instance type is not known.
+        device: The kind of device: ``"cpu"`` or ``"gpu"``. The default is the kind of the instance type's devices, or
+            ``"cpu"`` if the instance type is not known.
         compute_s: The time that one process needs to compute its part of a step if no other process runs, in seconds.
             The default is taken from the result.
         batch_size: The number of records in one process's part of a step. The default is taken from the result, or is
             1.
-        strategies: The strategies to choose from. Not used with ``spot``.
-        constants: Constants of machines and libraries, to use instead of the assumptions for the device.
+        strategies: The strategies to choose from. With ``spot``, this argument is ignored.
+        constants: Constants of the cost model, such as the speed of a library. They replace the built-in constants for
+            the device.
         calibration: The measurements of ``fleetfit calibrate``. The default is the stored calibration for the instance
             type.
         spot: Whether hosts may be interrupted. With True, a :class:`FleetRecommendation` is returned.
@@ -235,8 +242,7 @@ def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
     """Return the fleets to compare.
 
     Returns:
-        Pairs that describe the fleets. The first value is the hosts, in the form of the argument ``hosts`` of
-        :func:`simulate`. The second value is the number of on-demand hosts.
+        For each fleet, a pair of the argument ``hosts`` of :func:`simulate` and the number of on-demand hosts.
     """
     found: list[tuple[int | tuple[int, int], int]] = []
     for size in sorted({most, max(1, most // 2), max(1, most // 4)}, reverse=True):
@@ -248,7 +254,7 @@ def _fleets(most: int) -> list[tuple[int | tuple[int, int], int]]:
 
 
 def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
-    """Return whether at least 95 % of the runs complete, keep the deadline and keep the budget."""
+    """Return whether at least 95 % of a fleet's runs complete, meet the deadline and stay within the budget."""
 
     def good(run: RunOutcome) -> bool:
         cost = one.cost_of(run)
@@ -264,9 +270,9 @@ def meets(one: Forecast, deadline: float | None, budget: float | None) -> bool:
 def ranked(found: Sequence[Forecast], deadline: float | None, budget: float | None) -> list[Forecast]:
     """Return the fleets in the order of preference.
 
-    Fleets that meet the limits are first, and are sorted by cost. Of fleets with about the same cost, the fastest fleet
-    is first. The other fleets are sorted by how far they exceed the limits. The fleet with the smallest excess is
-    first.
+    Fleets that meet the limits come first, sorted by cost. Of the fleets that cost about as much as the cheapest fleet,
+    the fastest one is first. Fleets that do not meet the limits follow. They are sorted by how far they exceed the
+    limits.
     """
 
     def dollars(one: Forecast) -> float:

@@ -1,4 +1,4 @@
-"""Predicts a job's duration and cost on interruptible hosts. The prediction is a distribution over simulated runs."""
+"""Predict the duration and the cost of a job on spot hosts, which a market may interrupt, by simulating many runs."""
 
 from __future__ import annotations
 
@@ -26,10 +26,11 @@ from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
 _MOST_DOLLARS = 1_000_000_000
-#: Bounds of ``commit_every="auto"``, in seconds, and its value if no host is ever interrupted.
+#: Minimum and maximum of the time that ``commit_every="auto"`` chooses, in seconds, and its value if no host is ever
+#: interrupted.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
-#: A run is aborted after this many times the uninterrupted training time, plus one day.
+#: A run is aborted after one day plus this many times the training time without interruptions.
 _PATIENCE = 20.0
 _MAX_RUNS = 100_000
 
@@ -61,13 +62,13 @@ class Quantiles:
 
 @dataclasses.dataclass(frozen=True, repr=False)
 class Forecast:
-    """The outcome of the simulated runs. ``print(forecast)`` shows the outcome as text.
+    """The result of simulating many runs of a job. ``print(forecast)`` shows a summary as text.
 
-    A notebook shows the outcome as HTML.
+    A notebook shows the summary as HTML.
 
     Attributes:
         job: The job that was simulated.
-        runs: The outcomes of all runs.
+        runs: The outcome of each run.
         elastic: Whether hosts join and leave during the training.
         spot_price: The price of a spot host in US dollars per hour, or None if unknown.
         on_demand_price: The price of an on-demand host in US dollars per hour, or None if unknown.
@@ -86,12 +87,12 @@ class Forecast:
 
     @property
     def seconds(self) -> Quantiles:
-        """Return the duration of a run from the first request for a host to the end, in seconds."""
+        """Return the durations of the runs from the first request for a host to the end, in seconds."""
         return Quantiles.of([run.seconds for run in self.runs])
 
     @property
     def cost(self) -> Quantiles | None:
-        """Return the cost of all hosts in US dollars, or None if a price is unknown."""
+        """Return the costs of the runs, for all hosts, in US dollars. Return None if a price is unknown."""
         costs = [cost for run in self.runs if (cost := self.cost_of(run)) is not None]
         return Quantiles.of(costs) if costs else None
 
@@ -112,7 +113,7 @@ class Forecast:
 
     @property
     def goodput(self) -> Quantiles:
-        """Return the speed of a run as a fraction of the speed on all hosts without interruptions.
+        """Return the speeds of the runs as fractions of the speed on all hosts without interruptions.
 
         The value of a run that did not complete is 0.
         """
@@ -121,23 +122,23 @@ class Forecast:
 
     @property
     def resizes(self) -> Quantiles:
-        """Return the number of changes of the membership.
+        """Return how often the set of training hosts changed in the runs.
 
-        For a job that is not elastic, return the number of restarts.
+        For a job that is not elastic, return how often the job was restarted.
         """
         return Quantiles.of([float(run.resizes) for run in self.runs])
 
     @property
     def lost_to(self) -> dict[str, float]:
-        """Return the fractions of the time of an average run. The fractions add up to 1.
+        """Return what the time of an average run was spent on, as fractions that add up to 1.
 
         The keys are:
 
         - ``training``: the time that the training takes on all hosts without interruptions
-        - ``fewer hosts``: the additional time because hosts were missing
-        - ``done again``: the time of work that was repeated after a loss
+        - ``fewer hosts``: the additional training time because there were fewer hosts
+        - ``done again``: the time of training that was lost and had to be repeated
         - ``commits``: the time of commits or checkpoints
-        - ``nobody trains``: the time of starts, resizes and losses, and of waiting for hosts
+        - ``nobody trains``: the time without training: starts, changes of the hosts, and waiting for hosts
         """
         completed = [run for run in self.runs if run.completed] or list(self.runs)
         total = sum(run.seconds for run in completed)
@@ -170,7 +171,7 @@ class Forecast:
         }
 
     def rows(self) -> list[tuple[str, str]]:
-        """Return the rows of the table. Each row has a name and a value."""
+        """Return the rows of the summary, as pairs of a name and a value."""
         job = self.job
         kind = f"elastic, {job.least} to {job.most} hosts" if self.elastic else f"restarts, {job.most} hosts"
         what = "commit" if self.elastic else "checkpoint"
@@ -227,18 +228,20 @@ def simulate(
 ) -> Forecast:
     """Simulate a job on hosts that a spot market interrupts. No job is started.
 
-    Only the clock and the hosts are simulated. The code of real jobs decides about the membership of an elastic job,
-    and about the attempts of other jobs. An interrupted host returns as a new host after the market's
-    ``return_after_s``. If an elastic job loses all workers, the job starts again from the last commit.
+    Only the clock and the hosts are simulated. For an elastic job, the supervisor's real code decides which hosts are
+    members. For any other job, it decides whether the job is started again. An interrupted host is replaced by a new
+    host after the market's ``return_after_s``. If an elastic job loses all workers, it starts again from the last
+    commit.
 
     Args:
-        job: The result of a job with a measured speed, or a workload for the cost model of :func:`recommend`.
-        hosts: A pair ``(least, most)`` for an elastic job, which starts with ``most`` hosts. A number for a job that
-            restarts.
+        job: The result of a job whose speed was measured. Alternatively, a workload whose speed the cost model of
+            :func:`recommend` predicts.
+        hosts: For an elastic job, a pair ``(least, most)``. The job starts with ``most`` hosts. For a job that restarts
+            from checkpoints after interruptions, the number of hosts.
         market: The spot market. The first run uses the market's seed, and each later run uses the next seed.
         records: The number of records to train on, over all epochs. The default is the number of records of the
             result's job.
-        epochs: The number of epochs to train, as an alternative to ``records``. The job of the result must have a
+        epochs: The number of epochs to train, as an alternative to ``records``. ``job`` must then be a result with the
             hyperparameter ``epochs``.
         processes_per_host: The number of workers on each host. The default is the number in the result, or 1 without a
             result.
@@ -247,8 +250,9 @@ def simulate(
         commit_every: The time between two commits, or between two checkpoints of a job that restarts, in seconds.
             ``"auto"`` uses Young's formula, the square root of 2 · (duration of a commit) · (mean time between
             interruptions).
-        strategy: More limits of an elastic job: ``max_join``, ``max_leave`` and ``grow_every``.
-        failure_policy: The failure policy of a job that restarts.
+        strategy: The strategy of an elastic job. Only its limits ``max_join``, ``max_leave`` and ``grow_every`` are
+            used.
+        failure_policy: The failure policy of a job that restarts. It decides whether the job is started again.
         timings: The durations of the job's phases.
         constants: The constants of the cost model.
         bandwidth_gbps: The bandwidth of a host's network link in Gbit/s, for the cost model. The default is 10.
@@ -348,7 +352,8 @@ def _rates(
 ) -> tuple[float, ...]:
     """Return the training speeds with 1, 2, … hosts, in records per second.
 
-    The cost model predicts the speeds. If the job is a result, the predictions are scaled to the measured speed.
+    The cost model predicts the speeds. If the job is a result, the predictions are multiplied by a factor, so that they
+    agree with the measured speed.
     """
     counts = range(per_host, most * per_host + 1, per_host)
     if gbps is not None:

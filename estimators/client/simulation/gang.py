@@ -1,6 +1,6 @@
-"""Simulates one run of a job whose attempts restart from checkpoints.
+"""Simulate one run of a job that restarts all its hosts from the last checkpoint after an interruption (a gang).
 
-The simulation uses the decision functions of the real job.
+The real supervisor's function decides whether another attempt follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
 
     Args:
         job: The job.
-        market: The spot market. The market's seed determines the run.
+        market: The spot market. Its seed determines the times of the interruptions.
         policy: The failure policy, which decides whether the job is restarted after an attempt.
         limit_s: The simulated time after which the run is aborted, in seconds.
     """
@@ -30,7 +30,7 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
     now, ready_at = 0.0, timings.start_s + timings.import_s + (timings.rendezvous_s or 0.0)
     while True:
         begin = fleet.enough_at(job.least, now)
-        # While the job waits for hosts, more hosts may be interrupted.
+        # While the job waits for hosts, hosts that have already started may be interrupted.
         while ahead is not None and ahead.at_s < begin <= limit_s:
             if ahead.host in fleet.present(ahead.at_s):
                 outcome.interruptions += 1
@@ -45,8 +45,8 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
         start = begin + ready_at
         outcome.idle_s += start - now
         stretch = Stretch(start, job.rate(len(hosts)), job.every_s, timings.checkpoint_s)
-        # Skip interruptions of hosts that the attempt does not use. A notice before the first step ends the attempt
-        # there.
+        # Skip interruptions of hosts that the attempt does not use. If a notice comes before the first step, the
+        # attempt ends at the first step.
         while ahead is not None and ahead.host not in hosts:
             ahead = next(coming, None)
         end = stretch.ends_at(left)

@@ -1,4 +1,4 @@
-"""Contains the model of a simulated job, and the outcome of one run."""
+"""Define the properties of a simulated job, and the outcome of one simulated run."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ _SECONDS = rules.seconds(0, MAX_SECONDS)
 class Timings:
     """The durations of a job's phases, in seconds.
 
-    The defaults were measured by ``python -m benchmarks elastic`` with processes of one machine.
+    The defaults were measured with ``python -m benchmarks elastic``, with hosts that are processes of one machine.
 
     Attributes:
         start_s: The time from the request for a host to the start of its toolkit. On EC2, this time is several minutes.
         import_s: The duration of a worker's imports.
-        rendezvous_s: The time from the imports of the first workers until all workers train. With None, ``resize_s``.
-        look_s: The time until workers notice that hosts join or leave. With None, workers notice at the next commit, as
-            in scripts that use Horovod's ``state.commit()``.
-        resize_s: The time from when workers notice a change until the new members train.
+        rendezvous_s: The time from the imports of the first workers until all workers train. With None, it is
+            ``resize_s``.
+        look_s: The time until workers notice that hosts are joining or leaving. With None, workers notice it at the
+            next commit, as in scripts that call Horovod's ``state.commit()``.
+        resize_s: The time from the moment at which workers notice a change until the new set of workers trains.
         loss_s: The time from the loss of a worker to the next step of the other workers.
         commit_s: The duration of a commit.
         checkpoint_s: The duration of a checkpoint of a job that is not elastic. An interruption notice also causes a
@@ -107,9 +108,9 @@ class RunOutcome:
         spot_s: The sum of the running times of all spot hosts, in seconds.
         on_demand_s: The sum of the running times of all on-demand hosts, in seconds.
         interruptions: The number of interruption notices.
-        resizes: The number of memberships after the first membership, or of attempts after the first attempt.
-        idle_s: The time without training, in seconds. This is the time of starts, resizes and losses, and of waiting
-            for hosts.
+        resizes: The number of changes of the training hosts of an elastic job, or the number of restarts of any other
+            job.
+        idle_s: The time without training, in seconds: starts, changes of the hosts, and waiting for hosts.
         commit_s: The total duration of commits, in seconds.
         lost_s: The duration of training that was lost and repeated, in seconds.
     """
@@ -138,7 +139,7 @@ class RunOutcome:
 
 @dataclasses.dataclass(frozen=True)
 class Stretch:
-    """A period in which the same workers train and commit at regular intervals.
+    """A period in which the set of workers does not change. The workers train, and commit at regular intervals.
 
     Attributes:
         since: The start time, in seconds.
@@ -166,9 +167,9 @@ class Stretch:
         return count * self.every_s + min(max(0.0, rest), self.every_s)
 
     def kept_s(self, now: float) -> float:
-        """Return the duration of the training before the last commit, in seconds.
+        """Return the duration of the training up to the last commit before a given time, in seconds.
 
-        The work of this training is kept if a worker is lost at the given time.
+        If a worker is lost at the given time, the work of this training is kept.
         """
         return self.committed(now) * self.every_s
 
@@ -185,6 +186,9 @@ class Stretch:
 
 
 def spot_interruptions(market: SpotMarket, job: SimulatedJob, hosts: Sequence[str]) -> Iterator[Interruption]:
-    """Return the market's interruptions of the given hosts, except the hosts that are never interrupted."""
+    """Return the market's interruptions of the given hosts in the order of their times.
+
+    On-demand hosts are never interrupted.
+    """
     threatened = [host for host in hosts if host not in job.kept]
     return (item for item in interruptions(market, threatened) if item.host not in job.kept)

@@ -1,8 +1,8 @@
-"""Simulates many runs on all cores of this machine. Each run has a different seed.
+"""Simulate many runs of a job, with a different seed for each run, on all cores of this machine.
 
-When this file is run as a module, it is a helper process. The helper reads a pickled question from standard input, and
-writes the pickled outcomes to standard output. Helpers are not forked from this process, because a notebook has
-threads.
+If there are many runs, helper processes simulate a part of them. A helper runs this module with ``python -m``. It reads
+a pickled :class:`Question` from standard input, and writes the pickled outcomes to standard output. Helpers are not
+forked from this process, because forking a process with threads, such as a notebook's kernel, is unsafe.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from estimators.job.failure_policy import FailurePolicy
 from estimators.job.spot_market import SpotMarket
 from estimators.supervisor.elastic.policy import Limits
 
-#: Start helper processes only if the remaining runs would take one process longer than this, in seconds. A helper takes
+#: Minimum time that the remaining runs would take in one process for helpers to be started, in seconds. A helper takes
 #: half a second to start.
 _WORTH_S = 5.0
-#: The folder of this package, in which helpers run: ``-m`` searches the working directory first.
+#: The folder that contains fleetfit's packages. It is the working directory of helpers, because ``python -m`` searches
+#: the working directory first.
 _ROOT = Path(__file__).parents[3]
 #: Number of runs after which the duration of a run is estimated.
 _FIRST = 10
@@ -37,13 +38,13 @@ _FIRST = 10
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Question:
-    """A simulation to run.
+    """The parameters of a simulation of many runs.
 
     Attributes:
         job: The job.
         market: The spot market. Run 0 uses the market's seed, and each later run uses the next seed.
-        rules: The limits for changes of an elastic job's membership, as numbers of hosts. For a job that restarts, the
-            failure policy.
+        rules: For an elastic job, the limits on the changes of its hosts, as numbers of hosts. For a job that restarts,
+            its failure policy.
         limit_s: The simulated time after which a run is aborted, in seconds.
     """
 
@@ -65,13 +66,15 @@ class Question:
 
 
 def outcomes(question: Question, count: int, *, processes: int | None = None) -> tuple[RunOutcome, ...]:
-    """Simulate runs. The number of processes does not affect the outcomes.
+    """Simulate the given number of runs, and return their outcomes.
+
+    The number of processes does not affect the outcomes.
 
     Args:
         question: The simulation.
         count: The number of runs.
-        processes: The number of processes that divide the runs among themselves, including this process. With None, one
-            process for each core if the runs are expected to take more than 5 seconds, and otherwise only this process.
+        processes: The number of processes that simulate the runs, including this process. With None, one process for
+            each core is used if the runs are expected to take more than 5 seconds, and otherwise only this process.
 
     Raises:
         RuntimeError: a helper process failed.

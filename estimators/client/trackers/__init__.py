@@ -1,4 +1,4 @@
-"""Provides callbacks that send jobs to the trackers MLflow, Weights & Biases and TensorBoard (docs/trackers.md)."""
+"""Define callbacks that send jobs to MLflow, Weights & Biases and TensorBoard (docs/trackers.md)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NAMES = tuple(_CALLBACKS)
 
 
 def parse(text: str) -> Tracker:
-    """Return the tracker for a text such as ``mlflow``, ``mlflow=URI``, ``wandb=PROJECT`` or ``tensorboard=FOLDER``.
+    """Return the callback for a text from the command line, such as ``mlflow``, ``mlflow=URI`` or ``wandb=PROJECT``.
 
     Raises:
         ConfigurationError: the tracker is unknown, or the tracker's library is not installed.

@@ -1,8 +1,8 @@
-"""Contains the base class of the trackers' callbacks.
+"""Define the base class of the callbacks that send the data of jobs to experiment trackers, such as MLflow.
 
-A thread reads a job's record, sends the data, and stores how much data has been sent. If a tracker does not answer, the
-thread tries again, and the job is not delayed. Data that has not been sent at the end is sent by the next process that
-tracks the job, such as ``resume()`` or ``fleetfit track``.
+For each job, a thread reads the job's record, sends the data, and stores how much data has been sent. If the tracker
+does not respond, the thread tries again, and the job is not delayed. If some data has not been sent when the job ends,
+``resume()`` or ``fleetfit track`` sends it later.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from estimators.job.secrets import mask_mapping
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
-#: Interval at which new data is sent, in seconds.
+#: Interval at which new data is sent to a tracker, in seconds.
 _EVERY_S = 1.0
 #: First and longest pause before the next try after a failure, in seconds.
 _RETRY_S = (1.0, 30.0)
@@ -52,7 +52,8 @@ class TrackedValue:
     Attributes:
         name: The metric's name. For ranks other than 0, the name has the prefix ``rank_<N>/``.
         value: The value.
-        step: The number of values that the metric had before this value. In a resumed job, the numbers continue.
+        step: The number of earlier values of the metric. In a resumed job, the values of earlier attempts are counted
+            too.
         time: The time of the value, in seconds since the epoch.
     """
 
@@ -63,9 +64,9 @@ class TrackedValue:
 
 
 class TrackedRun(abc.ABC):
-    """A job's run at a tracker, to which data can be sent."""
+    """The entry of a job in a tracker, which trackers call a run. Data can be sent to it."""
 
-    #: The run's id at the tracker.
+    #: The id that the tracker has given to the run.
     id: str
 
     @abc.abstractmethod
@@ -78,8 +79,8 @@ class TrackedRun(abc.ABC):
 
         Args:
             status: The job's final status: ``Completed``, ``Failed`` or ``Stopped``.
-            model: The path of the job's ``model.tar.gz``. None if the archive is not on this machine, or if the run
-                already has the model.
+            model: The path of the job's ``model.tar.gz``. None if the file is not on this machine, or has already been
+                sent.
         """
 
 
@@ -95,7 +96,7 @@ class Tracker(Callback, abc.ABC):
         ConfigurationError: an argument is wrong, or the tracker's library is not installed.
     """
 
-    #: The tracker's name, its library, and the extra that installs the library.
+    #: The tracker's name, the name of its Python package, and the argument of ``fleetfit install`` that installs it.
     title: ClassVar[str]
     library: ClassVar[str]
     extra: ClassVar[str]
@@ -112,9 +113,9 @@ class Tracker(Callback, abc.ABC):
 
     @abc.abstractmethod
     def place(self) -> str:
-        """Return a text that identifies the destination of runs, such as a server.
+        """Return a text that identifies where the callback sends runs, such as a server and a project.
 
-        A job has one run at each destination.
+        A job has at most one run for each such text.
         """
 
     @abc.abstractmethod
@@ -124,36 +125,41 @@ class Tracker(Callback, abc.ABC):
         Args:
             job: The job.
             run: The run's id if the run exists, or None.
-            parent: The id of the run that contains the job's run, such as the run of a tuning job. None without such a
-                run.
+            parent: The id of the run under which the job's run is placed, such as the run of a tuning job, or None.
         """
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Create a run that contains the runs of a tuning job's trials, or open an existing run.
+        """Create a run for a tuning job, under which the runs of its trials are placed, or open the existing run.
 
         Args:
             name: The tuning job's name.
             run: The run's id if the run exists, or None.
 
         Returns:
-            The run's id, or None if the tracker has no runs that contain other runs.
+            The run's id, or None if the tracker cannot place runs under other runs.
         """
         return None
 
     def close_study(self, run: str | None, status: str) -> None:
-        """Close the run that contains the runs of a tuning job's trials.
+        """Close the run of a tuning job.
 
         Args:
             run: The run's id.
-            status: The tuning job's status, in SageMaker's terms.
+            status: The final status of the tuning job, such as ``Completed``.
         """
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Start the thread that sends the job's record, if the thread is not running yet."""
+        """Start the thread that sends the job's data if it is not running yet.
+
+        The thread itself reads the events from the record.
+        """
         self._feed(job)
 
     def on_end(self, job: TrainingJob) -> None:
-        """Send the remaining data. If data remains after ``patience`` seconds, print a message and stop waiting."""
+        """Wait until the remaining data has been sent, at most ``patience`` seconds.
+
+        If data remains, print a message.
+        """
         feed = self._feed(job)
         if feed.finish(self._patience):
             del self._feeds[job.record.path]
@@ -171,14 +177,14 @@ class Tracker(Callback, abc.ABC):
         return self._feeds[path]
 
     def sync(self, job: TrainingJob, parent: str | None = None) -> bool:
-        """Send the data of a job that the tracker does not have yet.
+        """Send all data of a job that the tracker does not have yet, and wait until it has been sent.
 
         Args:
             job: The job, which may be running.
             parent: The id of the run that contains the job's run, or None.
 
         Returns:
-            True if the data was sent. False if another process is sending the data.
+            True if the data was sent. False if another process or thread is sending the job's data.
 
         Raises:
             BackendError: the tracker does not accept the data.
@@ -199,7 +205,7 @@ class Tracker(Callback, abc.ABC):
 
 
 class Sending:
-    """A sender of a job's record that continues where the previous sender stopped.
+    """A sender of a job's data to a tracker. It begins with the first data that no earlier sender has sent.
 
     Args:
         tracker: The tracker.
@@ -229,7 +235,7 @@ class Sending:
                 if points:
                     self._opened().log(points)
             except BaseException:
-                self._tail.offset = int(self._state["offset"])  # the next call sends these events again
+                self._tail.offset = int(self._state["offset"])  # the next call sends these events
                 raise
             steps = dict(self._state["steps"])
             for point in points:
@@ -244,7 +250,7 @@ class Sending:
 
     @property
     def is_done(self) -> bool:
-        """Return whether the tracker has the job's final status and all events.
+        """Return whether the job's final status and all its events have been sent.
 
         The result can become False again, because a resumed job adds more events.
         """
@@ -284,7 +290,7 @@ class Sending:
 
 
 class _Feed:
-    """A thread that sends a job's record while the caller waits."""
+    """A thread that sends a job's data to a tracker while ``fit()`` or ``wait()`` waits for the job."""
 
     def __init__(self, tracker: Tracker, job: TrainingJob) -> None:
         self._tracker = tracker
@@ -299,7 +305,8 @@ class _Feed:
         """Send the remaining data after the job's end.
 
         Args:
-            patience: The maximum time to wait, in seconds. With None, wait until the current transfer is complete.
+            patience: The maximum time to wait until all data has been sent, in seconds. With None, wait only until the
+                current transfer is complete.
 
         Returns:
             Whether all data was sent.
@@ -341,13 +348,13 @@ class _Feed:
                 if not told:
                     told = True
                     _say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
-                # At the job's end, try again at once, and then after pauses.
+                # If the job ends during the pause, try again at once. Later tries follow after pauses.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])
 
 
 def state_file(tracker: Tracker, record: Path) -> Path:
-    """Return the path of the file that stores how much of a job or tuning job has been sent to a tracker.
+    """Return the path of the file that stores how much data of a job or tuning job has been sent to a tracker.
 
     Args:
         tracker: The tracker.
@@ -359,9 +366,11 @@ def state_file(tracker: Tracker, record: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Acquire the lock for sending, and yield whether the lock was acquired.
+    """Return a context that holds the lock for sending a job's data.
 
-    The lock cannot be acquired while another process holds it.
+    The value is False if the lock could not be acquired.
+
+    The lock cannot be acquired while another process or thread holds it.
     """
     file.parent.mkdir(mode=0o700, exist_ok=True)
     lock: IO[str]
@@ -382,7 +391,7 @@ def parameters_of(job: TrainingJob) -> dict[str, str]:
 
 
 def facts_of(job: TrainingJob) -> dict[str, str]:
-    """Return facts about a job for a tracker, such as the strategy and the git commit.
+    """Return facts about a job to send to a tracker, such as the strategy and the git commit.
 
     The hyperparameters are not included.
     """

@@ -1,4 +1,4 @@
-"""Sends jobs to MLflow."""
+"""Define a callback that sends the parameters, metrics and models of jobs to MLflow."""
 
 from __future__ import annotations
 
@@ -19,21 +19,22 @@ _STATES = {"Completed": "FINISHED", "Failed": "FAILED", "Stopped": "KILLED"}
 _BATCH = 1000
 _PARAMETERS = 100
 _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
-#: The tag that identifies a job's run.
+#: The tag with a job's name, by which the run of the job is found.
 _TAG = "fleetfit.job"
 
 
 class MLflowCallback(Tracker):
     """A callback that logs each job as an MLflow run with parameters, metrics, status, and the model as an artifact.
 
-    fleetfit uses MLflow's client. Nothing is logged automatically, and the active run of your process is not changed. A
-    resumed job continues its run. A tracker that does not answer does not delay the job.
+    The callback uses its own MLflow client, so that the active run of your process is not changed, and MLflow's
+    autologging is not turned on. A resumed job continues its run. If the server does not respond, the job is not
+    delayed.
 
     Args:
         tracking_uri: The URI of the tracking server or store. The default is MLflow's setting (MLFLOW_TRACKING_URI).
         experiment: The name of the experiment, which is created if necessary. The default is MLFLOW_EXPERIMENT_NAME, or
             ``fleetfit`` if this variable is not set.
-        tags: More tags of the run.
+        tags: Additional tags for the runs.
         model: Whether to log the model. A model is logged only if it is on this machine.
         **options: Options of :class:`~estimators.client.trackers.base.Tracker`.
     """
@@ -58,7 +59,7 @@ class MLflowCallback(Tracker):
         self.logs_model = model
 
     def place(self) -> str:
-        """Return a text of the store's URI and the experiment's name."""
+        """Return a text that contains the URI of the tracking server or store, and the experiment's name."""
         return f"{self._uri} {self._experiment}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _MLflowRun:
@@ -76,7 +77,7 @@ class MLflowCallback(Tracker):
         return _MLflowRun(client, found, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Create or continue the run of a tuning job. This run is the parent of the trials' runs."""
+        """Create the run of a tuning job, which is the parent of the trials' runs, or continue the existing run."""
         return self._run(self._client(), name, run, {_TAG: name, **self._tags})
 
     def close_study(self, run: str | None, status: str) -> None:
@@ -92,7 +93,7 @@ class MLflowCallback(Tracker):
         if run is None:
             experiment = client.get_experiment_by_name(self._experiment)
             number = experiment.experiment_id if experiment is not None else client.create_experiment(self._experiment)
-            # A run that was created before its id could be stored.
+            # Search for a run that an earlier process created, but whose id this process does not know.
             known = client.search_runs([number], f"tags.`{_TAG}` = '{name}'", max_results=1)
             if not known:
                 start = int(started * 1000) if started else None
@@ -104,7 +105,7 @@ class MLflowCallback(Tracker):
 
 
 class _MLflowRun(TrackedRun):
-    """A run of MLflow."""
+    """The MLflow run of a job."""
 
     def __init__(self, client: Any, run: str, logs_model: bool) -> None:
         self._client = client

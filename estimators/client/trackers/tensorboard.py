@@ -1,4 +1,4 @@
-"""Writes the metrics of jobs to TensorBoard's event files."""
+"""Define a callback that writes the metrics of jobs to event files, which TensorBoard displays."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 class TensorBoardCallback(Tracker):
     """A callback that writes the metrics and hyperparameters of each job for TensorBoard. Each job has its own folder.
 
-    Use this callback for scripts that write no event files, and for metrics that ``metric_definitions`` find in the
-    logs.
+    Use this callback for scripts that do not write event files themselves, and for metrics that ``metric_definitions``
+    find in the logs.
 
     Args:
         folder: The folder that contains the jobs' folders.
@@ -47,15 +47,15 @@ class TensorBoardCallback(Tracker):
         return opened
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the name of the folder that contains the folders of the trials."""
+        """Return the tuning job's name, which is the name of the folder that contains the trials' folders."""
         return name
 
 
 class _EventFileRun(TrackedRun):
     """An open event file.
 
-    TensorBoard's record writer writes the file. TensorBoard's EventFileWriter is not used, because it imports
-    TensorFlow if TensorFlow is installed.
+    The file is written with TensorBoard's ``RecordWriter``. TensorBoard's ``EventFileWriter`` is not used, because it
+    imports TensorFlow if TensorFlow is installed.
     """
 
     def __init__(self, folder: str) -> None:
@@ -74,7 +74,7 @@ class _EventFileRun(TrackedRun):
         self._writer.write(event.SerializeToString())
 
     def describe(self, parameters: dict[str, str]) -> None:
-        """Write the hyperparameters as a text in the form of a table."""
+        """Write the hyperparameters as a Markdown table, which TensorBoard shows on its page for texts."""
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary, SummaryMetadata
         from tensorboard.compat.proto.tensor_pb2 import TensorProto

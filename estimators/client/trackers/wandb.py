@@ -1,4 +1,4 @@
-"""Sends jobs to Weights & Biases."""
+"""Define a callback that sends the parameters, metrics and models of jobs to Weights & Biases."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _MODES = ("offline", "online")
 
 
 class WandbCallback(Tracker):
-    """A callback that logs each job as a run of Weights & Biases, with configuration, metrics, state and model.
+    """A callback that logs each job as a run of Weights & Biases, with configuration, metrics, final status and model.
 
-    A resumed job continues its run. A tracker that does not answer does not delay the job.
+    A resumed job continues its run. If the server does not respond, the job is not delayed.
 
     Args:
         project: The project.
-        mode: ``"online"`` sends the run at once. ``"offline"`` writes the run to ``folder``, and ``wandb sync`` sends
-            the run later.
+        mode: With ``"online"``, the data is sent while the job runs. With ``"offline"``, the data is written to
+            ``folder``, and you send it later with ``wandb sync``.
         folder: The folder in which the folder ``wandb`` is created. The default is the working directory.
         entity: The user or team.
         model: Whether to log the model. A model is logged only if it is on this machine.
@@ -60,7 +60,10 @@ class WandbCallback(Tracker):
         self.logs_model = model
 
     def place(self) -> str:
-        """Return a text of the mode, the entity and the project. In offline mode, the text also has the folder."""
+        """Return a text that contains the mode, the entity and the project.
+
+        In offline mode, the text also contains the folder.
+        """
         return f"{self._mode} {self._entity} {self._project} {self._folder if self._mode == 'offline' else ''}"
 
     def open(self, job: TrainingJob, run: str | None, parent: str | None) -> _WandbRun:
@@ -71,7 +74,7 @@ class WandbCallback(Tracker):
         begun = wandb.init(
             project=self._project,
             entity=self._entity,
-            id=run or job.name,  # job names are unique, so that the run is found again even if its id was not stored
+            id=run or job.name,  # a job's name is unique, so that its run is found even if the id was not stored
             name=job.name,
             group=parent,
             resume="allow",
@@ -79,7 +82,7 @@ class WandbCallback(Tracker):
             dir=self._folder,
             config={**parameters_of(job), "fleetfit": facts_of(job)},
             reinit="create_new",
-            # wandb would collect data about this process, which only waits for the job.
+            # Without these settings, wandb would also collect data about this process, which only waits for the job.
             settings=wandb.Settings(
                 console="off", disable_git=True, disable_code=True, disable_job_creation=True, silent=True,
                 x_disable_stats=True, x_disable_meta=True,
@@ -89,12 +92,15 @@ class WandbCallback(Tracker):
         return _WandbRun(begun, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
-        """Return the name of the group of the trials' runs. Weights & Biases creates groups automatically."""
+        """Return the tuning job's name, which is the group of the trials' runs.
+
+        Weights & Biases creates groups automatically.
+        """
         return name
 
 
 class _WandbRun(TrackedRun):
-    """A run of wandb."""
+    """The Weights & Biases run of a job."""
 
     def __init__(self, run: Any, logs_model: bool) -> None:
         self._run = run
@@ -122,6 +128,6 @@ class _WandbRun(TrackedRun):
         self._run.finish(exit_code=0 if status == "Completed" else 1)
 
     def __del__(self) -> None:
-        # Write the logged values of a run that is deleted before it is finished.
+        # If the run has not been finished, write the values that have been logged.
         with contextlib.suppress(Exception):
             self._run.finish(exit_code=0, quiet=True)

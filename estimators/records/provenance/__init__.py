@@ -1,29 +1,33 @@
-"""Record the origin of a job: enough facts to run the job again, and to judge whether that would be the same run.
+"""Record the origin of a job: its code, data and software, and the command that started it.
 
-:func:`caller_facts` returns the facts that only the caller knows (its command line or notebook cell). The function
-takes about a millisecond, and its result is written with the job. :mod:`~estimators.records.provenance.collecting` adds
-the other shares during the training. For this purpose, the supervisor starts a child process of low priority with
-:func:`command`. ``fleetfit describe JOB --reproduce`` prints the commands that run the job again
+The facts suffice to run the job again, and to see whether the new run uses the same code, data and software.
+
+The facts are collected in two steps. First, ``fit()`` calls :func:`caller_facts`, which returns the facts that only the
+calling process knows, such as its command line or notebook cell. This takes about a millisecond, and the result is
+written when the job's record is created. Then, during the training, the job's supervisor starts a child process of low
+priority with :func:`command`. This process collects the other facts (:mod:`~estimators.records.provenance.collecting`).
+
+``fleetfit describe JOB --reproduce`` prints the commands that run the job again
 (:mod:`estimators.records.provenance.reproduce`).
 
 ``provenance.json``
 ===================
 
-The file is a JSON object with mode 0600. Values whose names look secret are ``***``. A share is one group of facts,
-such as ``git``. If a share is not known, or not known yet, it is missing or null. Readers ignore keys that they do not
-know.
+The file contains a JSON object, and has mode 0600. The values of variables whose names look secret are ``***``. A share
+is one group of facts, such as ``git``. A share that has not been collected is missing or null. Readers ignore keys that
+they do not know.
 
 ``format``
-    1.
+    The version of the format: 1.
 ``complete``
-    Whether every share has been collected. A job that ended very soon may lack some shares, which ``pending`` lists.
+    Whether every share has been collected. A job that ended early may lack some shares, which ``pending`` lists.
 ``pending``
     The names of the shares that have not been collected yet, in order: ``git``, ``software``, ``machine``,
     ``packages``, ``data``.
 ``errors``
-    ``{share: why it could not be collected}``.
+    ``{share: reason}``: the reason why a share could not be collected.
 ``time``
-    When the job was started, in seconds since the epoch.
+    The time at which the job was started, in seconds since the epoch.
 ``caller``
     * ``kind``: ``command``, ``notebook``, ``ipython`` or ``interactive``.
     * ``argv``: the command line.
@@ -40,9 +44,10 @@ know.
 ``python``
     ``version``, ``implementation``, ``executable``, ``prefix``.
 ``seeds``
-    Hyperparameters and variables that make a run repeatable, by name (``seed``, ``PYTHONHASHSEED`` …).
+    The hyperparameters and environment variables that make a run repeatable, by name: ``seed`` and
+    ``PYTHONHASHSEED``, for example.
 ``environment``
-    The caller's variables that change how TensorFlow, Horovod, MPI or Python behave.
+    The caller's environment variables that change how TensorFlow, Horovod, MPI or Python behave.
 ``git``
     The value is null outside a repository.
 
@@ -65,7 +70,9 @@ know.
     * ``path``, ``files`` (the number of files), ``bytes``.
     * ``digest``: a digest over all names, sizes and contents.
     * ``hashed_bytes``: the number of bytes of content that were read.
-    * ``entries``: ``[name, bytes, mtime_ns, blake2b or null]`` of the first files.
+    * ``complete``: whether the digest covers the contents of all files.
+    * ``entries``: ``[name, bytes, mtime_ns, blake2b]`` of each of the first 2,000 files. ``blake2b`` is null if the
+      content was not read.
 """
 
 from __future__ import annotations
@@ -79,19 +86,22 @@ from estimators.records.provenance.caller import caller_facts
 
 __all__ = ["FILE", "caller_facts", "command", "read"]
 
-#: The file's name in a job's record.
+#: The name of the provenance file in a job's record.
 FILE = "provenance.json"
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """Read the known part of a job's provenance from the job's record. Return an empty dict if nothing is known."""
+    """Read a job's provenance, as far as it has been collected.
+
+    Return an empty dict if the record has no provenance.
+    """
     return read_json(folder / FILE)
 
 
 def command(record: Path) -> list[str]:
     """Return the command of the child process that collects a job's provenance into the job's record.
 
-    The process lowers its priority, exits after at most a minute, and prints only errors. The process replaces
-    ``provenance.json`` atomically after each share. Therefore the process may be killed at any time.
+    The process lowers its priority, exits after at most a minute, and prints only errors. It may be killed at any time,
+    because it replaces ``provenance.json`` atomically after each share.
     """
     return [sys.executable, str(Path(__file__).resolve().parent / "__main__.py"), str(record)]

@@ -1,6 +1,6 @@
-"""Collect a job's provenance with low priority.
+"""Collect a job's provenance, the facts needed to run the job again, in a process with low priority.
 
-The command is ``python …/estimators/records/provenance/__main__.py RECORD``.
+The supervisor starts it with ``python …/estimators/records/provenance/__main__.py RECORD``.
 """
 
 from __future__ import annotations

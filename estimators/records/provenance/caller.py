@@ -1,7 +1,7 @@
-"""Collect the facts that only the caller knows: its command line and notebook cell.
+"""Collect the facts that only the process that calls ``fit()`` knows, such as its command line.
 
-The code runs inside ``fit()``. To take only about a millisecond, the code starts no process and imports no large
-module.
+The code runs inside ``fit()`` and must take only about a millisecond. Therefore it starts no process and imports no
+large module.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _VARIABLE_PREFIXES = (
     "MKL_", "NCCL_", "NVIDIA_VISIBLE_DEVICES", "OMPI_MCA_", "OMP_", "OPENBLAS_", "PMIX_MCA_", "PRTE_MCA_", "PYTHONPATH",
     "SLURM_JOB_ID", "TF_", "TZ", "VIRTUAL_ENV", "XLA_",
 )  # fmt: skip
-#: Variables that processes pass to their child processes. They are meaningless for a rerun.
+#: Variables that fleetfit's processes set for their child processes. They have no meaning when the job is run again.
 _NOT_VARIABLES = frozenset({"FLEETFIT_JOB_TOKEN", "FLEETFIT_CONTROL_FD", "FLEETFIT_LIFELINE_FD", "FLEETFIT_EVENTS"})
 #: Variables of Terraform, which have TensorFlow's prefix.
 _NOT_PREFIXES = ("TF_CLI_", "TF_VAR_")
@@ -41,13 +41,14 @@ _EARLIER_CELLS_LIMIT = 256 << 10
 def caller_facts(
     *, source: str | os.PathLike[str] | None = None, hyperparameters: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the facts of ``provenance.json`` that only the caller's process knows.
+    """Return the facts for ``provenance.json`` that only this process knows.
 
     Args:
-        source: The user's code: a folder, or the entry point. The repository that contains the code is recorded. None
-            to use the working directory.
-        hyperparameters: The user's hyperparameters, decoded. The function searches the hyperparameters for seeds.
-            :func:`~estimators.records.provenance.collecting.collect` finds the seeds of the request later.
+        source: The user's code: a folder, or the entry point. The git repository that contains the code is recorded.
+            None to record the repository that contains the working directory.
+        hyperparameters: The user's hyperparameters, in which to search for seeds. With None, only environment variables
+            are searched. :func:`~estimators.records.provenance.collecting.collect` later adds the seeds in the job's
+            request.
 
     Returns:
         A JSON-serialisable dict. :mod:`estimators.records.provenance` describes the dict.
@@ -69,13 +70,16 @@ def caller_facts(
         "seeds": seeds(hyperparameters or {}),
         "environment": visible_environment(os.environ),
         "code": os.path.abspath(source) if source is not None else None,
-        # The current commit: before the rest is collected, the user may switch branches.
+        # Read the commit now, because the user may switch branches before the other facts are collected.
         "git": repository.head(Path(os.path.abspath(source)) if source is not None else Path(cwd) if cwd else None),
     }
 
 
 def seeds(hyperparameters: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> dict[str, Any]:
-    """Return the hyperparameters whose names mention a seed, and the variables that make runs repeatable."""
+    """Return the hyperparameters and environment variables that make runs repeatable.
+
+    These are hyperparameters whose names contain a word such as ``seed``, and variables such as ``PYTHONHASHSEED``.
+    """
     found = {name: value for name, value in hyperparameters.items() if _SEED.search(name.replace("-", "_"))}
     found.update({name: environment[name] for name in _SEED_VARIABLES if name in environment})
     return found
@@ -120,7 +124,7 @@ def _ipython() -> Any:
 
 
 def _cells(shell: Any) -> dict[str, Any]:
-    """Return the executed cell and the cells before it, from IPython's history (``HistoryManager.input_hist_raw``)."""
+    """Return the executing cell and the cells that were executed before it, from IPython's history."""
     manager = getattr(shell, "history_manager", None)
     raw = [str(cell) for cell in getattr(manager, "input_hist_raw", None) or []]
     if not raw:
@@ -136,17 +140,17 @@ def _cells(shell: Any) -> dict[str, Any]:
 
 
 def _notebook(shell: Any, cwd: str | None) -> str | None:
-    """Return the notebook's path, or None.
+    """Return the notebook's path, or None if the path is unknown.
 
-    The path is read from VS Code's variable in the kernel or from jupyter_server's environment variable.
+    VS Code stores the path in a variable of the kernel, and jupyter_server in an environment variable.
     """
     named = getattr(shell, "user_ns", {}).get("__vsc_ipynb_file__") or os.environ.get("JPY_SESSION_NAME")
     if not isinstance(named, str) or not named:
         return None
     if os.path.isabs(named) and os.path.exists(named):
         return named
-    # jupyter_server sets the path relative to its own root, which a kernel does not know; kernels start in the
-    # notebook's folder.
+    # jupyter_server's path is relative to the server's root folder, which a kernel does not know. A kernel starts in
+    # the notebook's folder. Therefore try the end of the path in this folder.
     parts = Path(named.lstrip("/")).parts
     for start in range(len(parts)):
         candidate = os.path.join(cwd or "", *parts[start:])
@@ -160,7 +164,8 @@ def _script(path: Path) -> dict[str, Any] | None:
         stat = path.stat()
     except OSError:
         return None  # ``python - < file``, or a script that has been removed
-    # Importing hashlib would double the time of this function; the digest is added later if the file is unchanged.
+    # Leave out the digest, because importing hashlib would double the time of caller_facts(). collect() adds the digest
+    # later if the file is unchanged.
     return {"path": str(path), "bytes": stat.st_size, "mtime_ns": stat.st_mtime_ns}
 
 

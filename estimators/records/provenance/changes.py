@@ -1,4 +1,4 @@
-"""Run git to get remotes and the changes since the commit, with limits of time and size."""
+"""Run git to find the remote of a repository and its uncommitted changes, within limits of time and size."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from typing import Any
 from container.system import folders
 from estimators.job.redaction import mask_text
 
-#: The largest size of a patch in bytes. A larger patch is omitted, because it would contain data instead of code.
+#: The maximum size of a patch, in bytes. A larger patch is omitted, because it probably contains data and not code.
 DIFF_LIMIT = 2 << 20
-#: The largest size in bytes of an untracked file that is added to the patch. The second constant is the largest total
-#: size.
+#: The maximum size of an untracked file that is added to the patch, and the maximum total size of these files, in
+#: bytes.
 UNTRACKED_FILE_LIMIT = 256 << 10
 UNTRACKED_TOTAL_LIMIT = 1 << 20
 _UNTRACKED_SHOWN = 100
@@ -28,13 +28,14 @@ class GitError(Exception):
 
 
 def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the facts that only git can provide: the remote, and the patch from the commit to the working tree.
+    """Return the facts about a repository, including the remote and the patch from the commit to the working tree.
 
-    The repository is not changed, because a separate index lists the untracked files.
+    To include untracked files in the patch, they are added to a temporary index. The repository's own index is not
+    changed.
 
     Args:
-        known: The result of :func:`estimators.records.provenance.repository.head` at the job's start. The patch starts
-            from the commit in this result.
+        known: The facts that :func:`estimators.records.provenance.repository.head` returned at the job's start. The
+            result contains these facts. The patch begins at their commit.
 
     Raises:
         GitError: git is missing, takes too long, or returns an error (for example for a repository of another user).
@@ -45,7 +46,7 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
     if not known.get("commit"):
         facts["diff_truncated"] = "the repository has no commit yet"
         return facts
-    # Plumbing options: a user's settings (external diff, colours, prefixes) must not change the patch.
+    # With these options, the user's git settings (external diff, colours, prefixes) do not change the patch.
     diff = ["diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "--full-index"]
     diff += ["--src-prefix=a/", "--dst-prefix=b/"]
     patch = _git(root, [*diff, str(known["commit"]), "--"], limit=DIFF_LIMIT)
@@ -71,7 +72,7 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
 def remote_of(root: str) -> str | None:
     """Return the URL of the remote ``origin``. If ``origin`` does not exist, return the URL of the first remote.
 
-    ``pip freeze`` selects the remote in the same way. Return None if there is no remote.
+    Return None if the repository has no remote. ``pip freeze`` selects the remote in the same way.
 
     Raises:
         GitError: see :func:`inspect`.
@@ -115,10 +116,11 @@ def _git(
 ) -> bytes:
     """Run git and return its output.
 
-    The output has at most ``limit`` + 1 bytes. An output of ``limit`` + 1 bytes shows that the limit was exceeded. git
-    is then killed.
+    If the output is longer than ``limit`` bytes, kill git and return the first ``limit`` + 1 bytes. The caller then
+    knows that the limit was exceeded.
     """
-    # Below a git hook, GIT_DIR and similar variables would point to another repository.
+    # If this process was started by a git hook, GIT_DIR and similar variables name the repository of the hook. Remove
+    # them.
     variables = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     variables |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C", **(environment or {})}
     command = ["git", "-C", root, "-c", "core.fsmonitor=false", *arguments]

@@ -1,7 +1,7 @@
-"""Collect the shares of ``provenance.json`` that take time, during the training.
+"""Collect the slow parts of a job's provenance during the training, such as digests of the data.
 
-Each share is written as soon as it is complete, the quick shares first. Thus the shares that were collected before the
-end of a job or the failure of a machine are kept.
+``provenance.json`` has several parts, the shares. Quick shares are collected first, and each share is written as soon
+as it is complete. Therefore complete shares are kept even if the job ends early or the machine fails.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _SCRIPT_LIMIT = 16 << 20
 
 
 def collect(folder: Path) -> dict[str, Any]:
-    """Add those shares that the caller could not collect to a job's ``provenance.json``.
+    """Add the missing shares to a job's ``provenance.json``.
 
-    If all shares have been collected, do nothing. The function takes a second or more. Therefore the function runs in a
-    child process (:func:`estimators.records.provenance.command`) or a thread. The function reads ``request.json`` and
-    ``options.json``, and writes only ``provenance.json``.
+    If no share is missing, do nothing. Call this function in a child process
+    (:func:`estimators.records.provenance.command`) or a thread, because it takes a second or more. The function reads
+    ``request.json`` and ``options.json``, and writes only ``provenance.json``.
 
     Args:
         folder: The folder of the job's record.
@@ -53,8 +53,8 @@ def collect(folder: Path) -> dict[str, Any]:
     for share in list(pending):
         try:
             facts[share] = _share(share, request, python, known)
-        # Unusual file systems and broken installations can raise many errors here; an error in one share must not
-        # prevent the following shares.
+        # Unusual file systems and broken installations can raise many kinds of errors here. An error in one share must
+        # not prevent the collection of the other shares.
         except (OSError, ValueError, KeyError, TypeError, subprocess.SubprocessError, changes.GitError) as error:
             facts[share] = known if share == "git" else None
             facts["errors"][share] = f"{type(error).__name__}: {error}"
@@ -85,9 +85,9 @@ def _seeds(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _digest_script(caller: Any) -> None:
-    """Add the digest of the caller's script.
+    """Add the digest of the Python file that called ``fit()`` to the facts about the caller.
 
-    If the script has been changed since the job's start, the digest is None.
+    If the file has changed since the job's start, or is too large, the digest is None.
     """
     script = caller.get("script") if isinstance(caller, dict) else None
     if not isinstance(script, dict) or "blake2b" in script:

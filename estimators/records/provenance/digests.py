@@ -1,7 +1,8 @@
-"""Compute digests of local channels. A digest identifies the data that a job was trained on.
+"""Compute digests of local channels. A digest shows later whether the data is still the data that a job was trained on.
 
-The name, size and modification time of every file are recorded. Contents are read up to a limit, because a data set may
-be larger than what a disk can read during a training.
+A digest covers the name and the size of each file, and its content. At most 512 MiB are read for each job, because a
+disk cannot read a large data set within the time of a training. For the other files, the modification time is used
+instead of the content.
 """
 
 from __future__ import annotations
@@ -12,16 +13,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-#: The number of bytes per job, over all channels, whose contents are hashed.
+#: The maximum number of bytes of content that are read for a job, over all channels.
 HASH_LIMIT = 512 << 20
-#: The number of files of a channel that are listed one by one. The digest covers up to :data:`FILES_LIMIT` files.
+#: The maximum number of files of a channel that are listed individually, and the maximum number of files that a digest
+#: covers.
 ENTRIES_LIMIT = 2_000
 FILES_LIMIT = 200_000
 _BLOCK = 1 << 20
 
 
 class Digester:
-    """Computes digests of folders. At most ``limit`` bytes are read in total."""
+    """A calculator of digests for the channels of one job.
+
+    For all channels together, at most ``limit`` bytes of content are read.
+    """
 
     def __init__(self, *, limit: int = HASH_LIMIT) -> None:
         self._room = limit
@@ -60,7 +65,7 @@ class Digester:
             size += stat.st_size
             if len(entries) < ENTRIES_LIMIT:
                 entries.append([name, stat.st_size, stat.st_mtime_ns, content])
-            # Without the content, the modification time represents it.
+            # If the content was not read, use the modification time instead.
             total.update(f"{name}\0{stat.st_size}\0{content or stat.st_mtime_ns}\n".encode("utf-8", "surrogateescape"))
         return {
             "path": str(root),
@@ -74,7 +79,10 @@ class Digester:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """Yield every regular file below ``root`` with its relative name, always in the same order."""
+    """Yield the relative name and the path of every regular file below ``root``.
+
+    The order depends only on the names.
+    """
     if root.is_file():
         yield root.name, root
         return

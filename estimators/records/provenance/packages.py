@@ -1,4 +1,4 @@
-"""List the packages of an environment, as pip's requirements. The packages are not imported, and pip is not needed."""
+"""List the installed packages of a Python environment as ``pip freeze`` does, but without pip."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ DISTRIBUTIONS = (
 
 @functools.cache
 def folders_of(executable: str) -> list[str]:
-    """Return the folders of a Python interpreter's packages.
+    """Return the folders in which a Python interpreter's packages are installed.
 
-    The interpreter is started for this purpose unless it is the interpreter of this process.
+    If ``executable`` is not the interpreter of this process, it is started to print its ``sys.path``.
 
     Raises:
         OSError: the interpreter cannot be started.
         subprocess.SubprocessError: the interpreter fails or takes more than 30 s.
-        ValueError: the interpreter's answer cannot be parsed.
+        ValueError: the interpreter's output cannot be parsed.
     """
     if executable == sys.executable:
         return site_folders()
@@ -45,16 +45,16 @@ def folders_of(executable: str) -> list[str]:
 
 
 def site_folders(path: Sequence[str] = sys.path) -> list[str]:
-    """Return those folders of a ``sys.path`` in which distributions are installed."""
+    """Return the folders of a ``sys.path`` in which packages are installed."""
     return [entry for entry in path if os.path.basename(entry) in ("site-packages", "dist-packages")]
 
 
 def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None = None) -> dict[str, str]:
-    """Return the versions of those distributions that are installed, by name.
+    """Return a mapping from names to versions for the given distributions that are installed.
 
     Args:
         names: The canonical names of the distributions.
-        folders: The folders to search. None to search the path of this interpreter.
+        folders: The folders to search. None to search this interpreter's ``sys.path``.
     """
     path = sys.path if folders is None else folders
     found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in names}
@@ -70,7 +70,7 @@ def _field(one: metadata.Distribution, name: str) -> str | None:
 
 
 def listing(python: str = sys.executable) -> dict[str, Any]:
-    """Return the ``packages`` share of an interpreter.
+    """Return the installed packages of an interpreter, as they are stored under ``packages`` in ``provenance.json``.
 
     Raises:
         OSError: ``python`` cannot be started. See :func:`folders_of` for the other errors.
@@ -84,8 +84,8 @@ def freeze(folders: list[str]) -> list[str]:
     Direct URLs and editable installs are included.
 
     Args:
-        folders: The site-packages folders, in the order of ``sys.path``. If a package is in several folders, the first
-            folder counts.
+        folders: The site-packages folders, in the order of ``sys.path``. If a package is in several folders, the
+            version in the first folder is returned, because Python imports this version.
     """
     found: dict[str, str] = {}
     for one in metadata.distributions(path=folders):
@@ -104,7 +104,8 @@ def _requirement(name: str, one: metadata.Distribution) -> str:
         return f"{name}=={one.version}"
     url = mask_text(str(direct["url"]))
     place = urlsplit(url)
-    # conda's packages name the folder in which conda has built them.
+    # The URL of a package from conda names the folder in which conda built the package. Nothing can be installed from
+    # it.
     by_conda = (one.read_text("INSTALLER") or "").strip() == "conda"
     if by_conda or (place.scheme == "file" and not os.path.exists(unquote(place.path))):
         return f"{name}=={one.version}"

@@ -1,4 +1,7 @@
-"""Read the commit of a folder from git's files, without running git. Reading the files is fast enough for ``fit()``."""
+"""Read the current commit of a git repository from git's files.
+
+Unlike running git, this is fast enough for ``fit()``.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ from typing import Any
 
 
 def head(folder: Path | None) -> dict[str, Any] | None:
-    """Return the repository, commit and branch of a folder or file.
+    """Return the git repository that contains a folder or file, with its current commit and branch.
 
     Only git's files are read, which takes less than a millisecond.
 

@@ -1,4 +1,4 @@
-"""Convert a job's provenance to the commands that run the job again, or to a script with the notebook's cells."""
+"""Convert a job's provenance to a script that runs the job again."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from estimators.job.redaction import MASK
 
 
 def session(facts: Mapping[str, Any]) -> str:
-    """Return the cells of the notebook, up to the cell that started the job, as a script. Return an empty text for
-    other jobs.
+    """Return the notebook's cells up to the cell that started the job, as one script.
+
+    Return an empty text if the job was not started in a notebook.
 
     Args:
         facts: The contents of ``provenance.json``.
@@ -26,12 +27,12 @@ def session(facts: Mapping[str, Any]) -> str:
 def script(
     job: str, facts: Mapping[str, Any], *, request: Mapping[str, Any] | None = None, function: bool = False
 ) -> str:
-    """Return a shell script that runs a job again. The script's comments list what cannot be repeated.
+    """Return a shell script that runs a job again. Comments in the script name what is not on record, such as secrets.
 
     Args:
         job: The job's name.
         facts: The content of ``provenance.json``.
-        request: The job's request, to check for masked hyperparameters. None to omit the check.
+        request: The job's request. If it contains masked hyperparameters, the script says so. None to omit this check.
         function: Whether the job's entry point was a function.
     """
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
@@ -50,7 +51,7 @@ def script(
 
 
 def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], bool]:
-    """Return the commands that get the code. Also return whether the commands change to a folder with the code."""
+    """Return the commands that get the job's code, and whether they change to a folder with the code."""
     git = facts.get("git") or {}
     snapshot = f"# The job's own copy of the code that ran is in its record: $FLEETFIT_HOME/jobs/{job}/source"
     if not git.get("commit"):
@@ -96,7 +97,7 @@ def _environment(facts: Mapping[str, Any]) -> list[str]:
         lines[0] += f", {', '.join(versions)}"
     if not packages.get("freeze"):
         return [*lines, "# The packages are not on record."]
-    # Horovod's wheel is built for the environment. The package index has no such wheel.
+    # `fleetfit install` builds Horovod for the environment, because the package index has no wheel of Horovod.
     plain = [line for line in packages["freeze"] if not line.startswith("horovod")]
     lines += _file("cat > requirements-rerun.txt", "\n".join(plain))
     lines += [f"python{short} -m venv .venv-rerun", ". .venv-rerun/bin/activate"]
@@ -122,7 +123,7 @@ def _data(facts: Mapping[str, Any]) -> list[str]:
         if "digest" not in entry:
             lines.append(f"#    {channel}: {entry.get('path')} ({entry.get('error', 'unknown')})")
             continue
-        whole = "" if entry.get("complete") else ", contents known in part"
+        whole = "" if entry.get("complete") else ", contents read only in part"
         lines.append(
             f"#    {channel}: {entry['path']}, {entry['files']} files, {entry['bytes']} bytes{whole}, "
             f"digest {entry['digest']}"
@@ -138,14 +139,14 @@ def _seeds(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _variables(facts: Mapping[str, Any]) -> list[str]:
-    # Variables with paths of this machine are set by the environment of step 2.
+    # Leave out variables with paths of this machine. The environment of step 2 sets its own paths.
     places = ("VIRTUAL_ENV", "CONDA_", "FLEETFIT_", "LD_", "PYTHONPATH")
     values = {n: v for n, v in (facts.get("environment") or {}).items() if not n.startswith(places)}
     lines = [
         f"# export {name}=…  (it looked secret)" if value == MASK else f"export {name}={shlex.quote(str(value))}"
         for name, value in values.items()
     ]
-    return ["# The variables that mattered", *lines, ""] if lines else []
+    return ["# Environment variables that affect the training", *lines, ""] if lines else []
 
 
 def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
@@ -180,9 +181,10 @@ def _command(job: str, facts: Mapping[str, Any], inside: bool) -> list[str]:
 
 
 def _portable(argv: list[str], cwd: str | None, root: str | None) -> list[str]:
-    """Return the command in a form that runs on other machines.
+    """Return the command without paths that exist only on this machine.
 
-    The path of the program is replaced by the program's name. Paths in the repository are replaced by relative paths.
+    The path of the program is replaced by its name (``fleetfit`` or ``python``). Paths in the repository are replaced
+    by relative paths.
     """
     program = Path(argv[1])
     console_script = program.name == "fleetfit" and program.parent.name == "bin"

@@ -26,7 +26,7 @@ def test_a_command_in_a_repository() -> None:
         "python3.12 -m venv .venv-rerun",
         "fleetfit install horovod",
         "big.bin",
-        "train: /d, 2 files, 10 bytes, contents known in part, digest abc",
+        "train: /d, 2 files, 10 bytes, contents read only in part, digest abc",
         "Seeds: seed=3",
         "export TF_ENABLE_ONEDNN_OPTS=0",
         "cd code",
