@@ -105,18 +105,22 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
     """
     try:
         take(source)
-    except FleetfitError as error:
-        speaker.say({"op": "refused", "error": str(error)})
-    except OSError as error:
-        speaker.say({"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"})
     except Exception as error:  # noqa: BLE001 - otherwise the sender would report that the job does not exist
-        place = traceback.extract_tb(error.__traceback__)[-1]
-        where = f"{os.path.basename(place.filename)}:{place.lineno}, Python {sys.version.split()[0]}"
-        text = f"fleetfit failed on the dispatcher: {type(error).__name__}: {error} ({where})"
-        speaker.say({"op": "refused", "error": text})
+        speaker.say(refusal(error))
     else:
         speaker.say({"op": "done"})
     return 0
+
+
+def refusal(error: Exception) -> Message:
+    """Return the response ``refused`` to a parcel whose job cannot be started because of an exception."""
+    if isinstance(error, FleetfitError):
+        return {"op": "refused", "error": str(error)}
+    if isinstance(error, OSError):
+        return {"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"}
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    where = f"{os.path.basename(place.filename)}:{place.lineno}, Python {sys.version.split()[0]}"
+    return {"op": "refused", "error": f"fleetfit failed on the dispatcher: {type(error).__name__}: {error} ({where})"}
 
 
 def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> JobRecord:

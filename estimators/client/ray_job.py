@@ -142,10 +142,8 @@ def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
         with parcel.open("rb") as source:
             parcel.unlink()  # the parcel may contain secrets
             record = dispatching.take(source, tied)
-    except FleetfitError as error:
-        return {"op": "refused", "error": str(error)}
-    except OSError as error:
-        return {"op": "refused", "error": f"{error.filename or 'the job'}: {error.strerror or error}"}
+    except Exception as error:  # noqa: BLE001 - otherwise the submitter would report that this process was killed
+        return dispatching.refusal(error)
     return {"op": "done", "job": record.name}
 
 

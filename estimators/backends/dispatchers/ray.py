@@ -298,7 +298,7 @@ class RayDispatcher(Dispatcher):
                 raise Unreached(f"{event['reason']}{_remedy(event['reason'])}")
             message = event["message"]
             if message["op"] == "again":
-                raise Unreached("another process follows the job on the cluster now")
+                raise Unreached("the Ray job that reports the changes ends after an hour, and another one is started")
             if message["op"] == "missing":
                 seen = await self._ask(op="look", job=name).get()
                 if seen["event"] == "seen" and seen["runs"]:

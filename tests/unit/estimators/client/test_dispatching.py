@@ -9,7 +9,10 @@ from typing import Any
 import pytest
 
 from container.contract.messages import encode
-from estimators.client import dispatching
+from estimators.client import dispatching, ray_job
+
+#: No process waits for the job.
+NOBODY: Any = None
 
 
 class Heard(dispatching.Speaker):
@@ -36,3 +39,7 @@ def test_whatever_goes_wrong_is_told(parcel: bytes, said: str, tmp_path: Path, m
     assert dispatching.submit(io.BytesIO(parcel), heard) == 0
     [message] = heard.messages
     assert message["op"] == "refused" and said in message["error"]
+    (tmp_path / "parcel").write_bytes(parcel)
+    assert ray_job._take(tmp_path / "parcel", NOBODY) == message
+    assert not (tmp_path / "parcel").exists()
+    assert ray_job._take(tmp_path / "parcel", NOBODY)["error"].endswith("parcel: No such file or directory")
