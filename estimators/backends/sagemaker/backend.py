@@ -35,6 +35,7 @@ from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import (
+    code_of,
     explain,
     is_denied,
     is_missing,
@@ -448,7 +449,7 @@ class SageMakerBackend(ManagedService):
         self._aws.client("sagemaker").stop_training_job(TrainingJobName=self.spec.name)
 
     async def _send_stop(self) -> None:
-        """Send the stop request, and retry after temporary errors until the job has ended."""
+        """Send the stop request. Retry until SageMaker has received the request, or the job has ended."""
         for attempt in itertools.count(1):
             if self._state is not _State.FOLLOWING:
                 return
@@ -458,7 +459,8 @@ class SageMakerBackend(ManagedService):
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is
                 login = needs_login(error)
-                if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
+                settled = code_of(error) and not (passes(error) or login or is_denied(error))
+                if self._state is not _State.FOLLOWING or settled:
                     return  # the job is ending already; its status will show that
                 if not passes(error):
                     self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, NoCredentialsError
 
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.sagemaker.backend import SageMakerBackend, _State
@@ -24,16 +25,18 @@ class Service:
     Attributes:
         asked: How often it was asked to stop a job.
         unreached: How often it is not reached.
+        error: What the client raises then.
     """
 
-    def __init__(self, unreached: int = 0) -> None:
+    def __init__(self, unreached: int = 0, error: Exception | None = None) -> None:
         self.asked = 0
         self.unreached = unreached
+        self.error = error or ConnectionResetError()
 
     def stop_training_job(self, **request: Any) -> None:
         self.asked += 1
         if self.asked <= self.unreached:
-            raise ConnectionResetError
+            raise self.error
 
 
 @pytest.fixture
@@ -64,8 +67,23 @@ def finish(backend: SageMakerBackend) -> None:
     backend.loop.run(asyncio.wait_for(asyncio.wait((backend._stopping,)), 20))
 
 
-def test_a_request_is_repeated_until_it_is_answered_however_often_a_stop_is_wanted(backend: SageMakerBackend) -> None:
-    service = Service(unreached=2)
+@pytest.mark.parametrize(
+    "error",
+    [
+        ConnectionResetError(),
+        EndpointConnectionError(endpoint_url="https://api.sagemaker"),  # the network is down: the job goes on and bills
+        ConnectTimeoutError(endpoint_url="https://api.sagemaker"),
+        NoCredentialsError(),
+        ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, "StopTrainingJob"),
+        ClientError({"Error": {"Code": "ExpiredTokenException", "Message": ""}}, "StopTrainingJob"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_a_request_is_repeated_until_it_is_answered_however_often_a_stop_is_wanted(
+    error: Exception, backend: SageMakerBackend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(backend, "_reconnect", lambda: None)
+    service = Service(unreached=2, error=error)
     reach(backend, service)
     backend.stop()
     first = backend._stopping
@@ -85,3 +103,12 @@ def test_a_job_that_is_not_followed_any_more_is_not_stopped(backend: SageMakerBa
     backend._state = _State.ENDED
     finish(backend)
     assert service.asked == 0
+
+
+def test_a_job_that_cannot_be_stopped_any_more_is_not_asked_again(backend: SageMakerBackend) -> None:
+    error = ClientError({"Error": {"Code": "ValidationException", "Message": "it is Completed"}}, "StopTrainingJob")
+    service = Service(unreached=2, error=error)
+    reach(backend, service)
+    backend.stop()
+    finish(backend)
+    assert service.asked == 1
