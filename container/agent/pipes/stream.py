@@ -119,6 +119,7 @@ def write_stream(
     dealt = ranks > 1 and channel.distribution is DataDistribution.SHARDED
     if dealt and channel.record_wrapping is RecordWrapping.RECORDIO:
         items, dealt = tuple(items)[local_rank::ranks], False  # each object is a record
+        sharing = None  # no two readers have the same object
     dealer = dealing.Dealer(channel.name, local_rank, ranks) if dealt else None
     lacks_end = False
     for number, item in enumerate(items):
@@ -129,7 +130,7 @@ def write_stream(
             pieces = sharing.pieces((epoch, number), functools.partial(_pieces, channel, item))
         if channel.record_wrapping is RecordWrapping.RECORDIO:
             pipe.note(Note(at=pipe.written, uri=item.uri, plain=False))
-            _wrap(pipe, channel, item)
+            _wrap(pipe, channel, item, pieces)
         elif dealer is not None:
             dealer.write(pipe, item, ReadAhead(pieces))
         else:
@@ -171,17 +172,17 @@ def _lacks_end(head: bytes, last: bytes) -> bool:
     return last not in (b"", END) and formats.recognise(head) is RecordFormat.TEXT_LINE
 
 
-def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject) -> None:
-    """Write an object as one RecordIO record."""
+def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> None:
+    """Write an object as one RecordIO record. See :func:`_pass_on` for the arguments."""
     if channel.compression is Compression.NONE and item.size <= recordio.PART_LIMIT:
         pipe.write(recordio.header(item.size))
-        _pass_on(pipe, channel, item)
+        _pass_on(pipe, channel, item, pieces)
         pipe.write(recordio.padding(item.size))
         return
     # The size is unknown until the end, or exceeds the maximum of a part: write a record of several parts.
     before: bytes | None = None
     flag = 1
-    for data in _even(ReadAhead(_pieces(channel, item))):
+    for data in _even(ReadAhead(pieces if pieces is not None else _pieces(channel, item))):
         if before is not None:
             pipe.write(recordio.header(len(before), flag) + before)
             flag = 2

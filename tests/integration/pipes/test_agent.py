@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import feeding
 import pytest
@@ -152,8 +153,32 @@ def test_ranks_of_a_host_share_what_the_agent_reads(tmp_path: Path) -> None:
     """Three ranks read at once, more than their FIFOs hold; the agent's reading is counted by the kernel."""
     records = write_objects(tmp_path / "data", [150_000, 150_000], RecordFormat.TEXT_LINE)
     size = sum(path.stat().st_size for path in (tmp_path / "data").iterdir())
-    channels = {"train": {"uri": str(tmp_path / "data"), **SHARDED}}
-    with agent(tmp_path / "ml", channels, ranks=3) as host:
+    got, counted = read_by_three(tmp_path / "ml", {"uri": str(tmp_path / "data"), **SHARDED})
+    shares = [split(RecordFormat.TEXT_LINE, got[rank]) for rank in range(3)]
+    assert [len(share) for share in shares] == [100_000] * 3
+    assert sorted(record for share in shares for record in share) == sorted(records)
+    assert size <= counted < 1.5 * size, "not once for each of them"
+
+
+def test_ranks_of_a_host_share_objects_that_are_wrapped(tmp_path: Path) -> None:
+    """Each object is a record: all ranks have all of them, or each has its own."""
+    data = tmp_path / "data"
+    data.mkdir()
+    records = [os.urandom(2 << 20) for _ in range(3)]
+    for number, record in enumerate(records):
+        (data / f"part-{number}").write_bytes(gzip.compress(record, 1))
+    size = sum(path.stat().st_size for path in data.iterdir())
+    channel = {"uri": str(data), "compression": "Gzip", "record_wrapping": "RecordIO"}
+    got, counted = read_by_three(tmp_path / "all", channel)
+    assert all(split(RecordFormat.RECORDIO, stream) == records for stream in got.values())
+    assert size <= counted < 1.5 * size, "not once for each of them"
+    got, _ = read_by_three(tmp_path / "own", {**channel, **SHARDED})
+    assert [split(RecordFormat.RECORDIO, got[rank]) for rank in range(3)] == [[record] for record in records]
+
+
+def read_by_three(folder: Path, channel: dict[str, Any]) -> tuple[dict[int, bytes], int]:
+    """What each of three ranks reads of a channel at once, and how many bytes the agent has read for that."""
+    with agent(folder, {"train": channel}, ranks=3) as host:
         for rank in range(3):
             host.fifo("train", 0, rank)  # it has begun
         before = read_bytes(host.process.pid)
@@ -166,11 +191,7 @@ def test_ranks_of_a_host_share_what_the_agent_reads(tmp_path: Path) -> None:
             thread.start()
         for thread in threads:
             thread.join(60)
-        counted = read_bytes(host.process.pid) - before
-    shares = [split(RecordFormat.TEXT_LINE, got[rank]) for rank in range(3)]
-    assert [len(share) for share in shares] == [100_000] * 3
-    assert sorted(record for share in shares for record in share) == sorted(records)
-    assert size <= counted < 1.5 * size, "not once for each of them"
+        return got, read_bytes(host.process.pid) - before
 
 
 def read_bytes(pid: int) -> int:
