@@ -58,7 +58,7 @@ def add(subparsers: Any) -> None:
         formatter_class=formatter,
         description="Runs a command as a job, with horovodrun's options. With --min-np, --max-np or "
         "--host-discovery-script, the job is elastic. Otherwise the job has a fixed size and runs under MPI. By "
-        "default, each host is a process group on this machine. With `-t ssh`, each host is a machine of its own.",
+        "default, each host is a separate group of processes on this machine. With `-t ssh`, each host is a machine.",
     )  # fmt: skip
     run.add_argument("-np", "--num-proc", type=parsing.count, metavar="N", help="number of processes (required)")
     run.add_argument(
@@ -93,8 +93,8 @@ def add(subparsers: Any) -> None:
     named = run.add_mutually_exclusive_group()
     named.add_argument(
         "-H", "--hosts", metavar="H:N,…",
-        help="hosts, each with its number of processes. By default, a host is a process group on this machine. With "
-        "-t ssh, a host is a machine",
+        help="hosts, each with its number of processes. By default, a host is a group of processes on this machine. "
+        "With -t ssh, a host is a machine",
     )  # fmt: skip
     named.add_argument("-hostfile", "--hostfile", metavar="FILE", help="file with a line `HOST slots=N` for each host")
     controller = run.add_mutually_exclusive_group()
@@ -309,5 +309,5 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
         )
     if _here(args) and set(counts) - {"localhost", "127.0.0.1"}:
         stands = ", ".join(f"algo-{number} for {name}" for number, name in enumerate(counts, 1))
-        console.say(f"the hosts are process groups on this machine: {stands}.")
+        console.say(f"each host is a group of processes on this machine: {stands}.")
     return len(counts), next(iter(counts.values())), len(counts)

@@ -87,8 +87,7 @@ def add(subparsers: Any) -> None:
         "--no-sdk-config", action="store_true",
         help="do not write the SageMaker SDK's configuration to ~/.config/sagemaker/config.yaml. By default, the "
         "endpoint writes this file and removes the file when the endpoint ends; an existing file of yours is not "
-        "changed. Without this file, the SDK needs the variable SAGEMAKER_USER_CONFIG_OVERRIDE, which the endpoint "
-        "prints",
+        "changed. Without this file, the SDK needs the variables ending in CONFIG_OVERRIDE that the endpoint prints",
     )  # fmt: skip
     command.add_argument(
         "--env-file", metavar="FILE",
@@ -132,7 +131,8 @@ def run(args: argparse.Namespace) -> int:
                 profile.write_profile(args.profile, address)
                 lines.append(f"export AWS_PROFILE={args.profile}")
             if not _installed(args, place, address, ended):
-                lines.append(f"export SAGEMAKER_USER_CONFIG_OVERRIDE={shlex.quote(str(place.sdk_config_file))}")
+                file = shlex.quote(str(place.sdk_config_file))
+                lines += [f"export {name}={file}" for name in profile.SDK_CONFIG]
             if args.env_file:
                 profile.write_env_file(env_file, place, address)
                 ended.callback(profile.remove_env_file, env_file, place, address)
@@ -167,8 +167,8 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
     path = profile.user_sdk_config()
     if not profile.install_sdk_config(place, address, path):
         console.say(
-            f"{path} is your own file and is not changed. Therefore the SDK needs SAGEMAKER_USER_CONFIG_OVERRIDE in "
-            "addition to AWS_PROFILE."
+            f"{path} is your own file and is not changed. Therefore the SDK needs {' and '.join(profile.SDK_CONFIG)} "
+            "in addition to AWS_PROFILE (the second one is for the SDK 3.x)."
         )
         return False
     ended.callback(profile.remove_sdk_config, place, address, path)

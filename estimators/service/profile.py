@@ -25,7 +25,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _SECTION = re.compile(r"^\s*\[\s*([^\]]*?)\s*\]", re.MULTILINE)
 
 #: The variables that name the configuration files of the SageMaker SDK 2.x and 3.x.
-_SDK_CONFIG = ("SAGEMAKER_USER_CONFIG_OVERRIDE", "SAGEMAKER_CORE_USER_CONFIG_OVERRIDE")
+SDK_CONFIG = ("SAGEMAKER_USER_CONFIG_OVERRIDE", "SAGEMAKER_CORE_USER_CONFIG_OVERRIDE")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -64,7 +64,7 @@ class Address:
 
     def environment(self, place: EndpointFiles) -> dict[str, str]:
         """Return all environment variables that a client must set."""
-        sdk = {name: str(place.sdk_config_file) for name in _SDK_CONFIG}
+        sdk = {name: str(place.sdk_config_file) for name in SDK_CONFIG}
         return {**self.variables, **sdk, "FLEETFIT_DEFAULT_BUCKET": self.bucket}
 
 
