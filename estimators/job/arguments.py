@@ -98,8 +98,8 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="keep_alive_period_in_seconds",
         treatment=_CARRIED,
-        note=f"keeps local containers for the next job. {PROCESSES} and ssh keep a process that has imported the "
-        "framework",
+        note=f"also for local jobs: containers are kept for the next job. With {PROCESSES} and ssh, a process that has "
+        "imported the framework is kept instead",
     ),
     Argument(name="instance_groups", treatment=_REFUSED, note="heterogeneous clusters are not supported yet"),
     Argument(
@@ -151,8 +151,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="hyperparameters",
         treatment=_CHANGED,
         accepts="Mapping[str, Any] | None",
-        note="values keep their types. An image without an entry_point gets str() of each value, as in the SDK. "
-        "fleetfit refuses reserved names, and values that JSON cannot represent",
+        note="values keep their types. Without entry_point, the program of the image gets str() of each value, as in "
+        "the SDK. fleetfit refuses reserved names, and values that JSON cannot represent",
     ),
     Argument(name="environment", treatment=_CARRIED, accepts="Mapping[str, str] | None"),
     Argument(name="container_log_level", treatment=_CARRIED),
@@ -253,8 +253,9 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="max_retry_attempts",
         treatment=_CHANGED,
-        note="local jobs are also retried after a failure of the script, unless a retry would fail in the same way. "
-        "More options: `RunOptions(failure_policy=FailurePolicy(…))`",
+        note="SageMaker retries only after its own internal errors. Local jobs are also retried after a failure of the "
+        "script, unless a retry would fail in the same way. More options: "
+        "`RunOptions(failure_policy=FailurePolicy(…))`",
     ),
     Argument(
         name="checkpoint_s3_uri",
@@ -322,7 +323,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="encrypt_inter_container_traffic",
         treatment=_AWS,
-        note="processes of one machine communicate over its loopback interface",
+        note="local jobs cannot encrypt their traffic. On one machine, the traffic stays on the loopback interface",
         neutral=(None, False),
     ),
     Argument(

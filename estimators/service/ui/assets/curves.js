@@ -1,7 +1,7 @@
 // Fetch the curves of metrics from a URL, and draw them with uPlot. The page's controls set smoothing and scale.
 const COLOURS = ["#3b82d6", "#d9822b", "#2f9e62", "#c2497f", "#8b6fd0", "#7d8b2f"];
 const LEGEND = 20; // with more lines, a plot has no legend
-const GRID = 2000; // with more lines than LEGEND, the points are rounded to this number of times
+const GRID = 2000; // with more lines than LEGEND, a plot has points only at this number of moments
 
 const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
 
@@ -21,8 +21,8 @@ function smoothed(values, weight) {
   });
 }
 
-// If there are many lines, keep only the last value of each line in each cell of a grid of times. Otherwise, the joined
-// table would have a row for each time of each line.
+// If there are many lines, keep only the last value of each line in each cell of a grid of times. Without the
+// grid, the joined table would have a row for each time of each line.
 function gridded(tables) {
   if (tables.length <= LEGEND) return tables;
   const last = tables.reduce((most, [x]) => Math.max(most, x[x.length - 1] ?? 0), 0);

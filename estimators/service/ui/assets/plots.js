@@ -1,4 +1,4 @@
-// A page with curves only: those of compared jobs, or of a study.
+// The curves of the page that compares jobs, and of the page of a tuning job.
 import { Curves } from "./curves.js";
 
 const place = document.getElementById("curves");
