@@ -109,9 +109,9 @@ def remove_if_empty(folder: Path) -> None:
 
 
 def unmade() -> Path:
-    """Return a new path for a folder of importers.
+    """Return a new random path for a folder of importers (:mod:`container.system.importers`).
 
-    The process that needs the folder creates it with mode 0700.
+    The folder is not created. The process that needs the folder creates it with mode 0700.
     """
     return Path(root()) / f"{PREFIX}imports-{os.urandom(4).hex()}"
 

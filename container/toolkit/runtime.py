@@ -66,7 +66,7 @@ class HostSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How a job ended on this host: with a failure, stopped, or otherwise with success."""
+    """How a job ended on this host: it failed, it was stopped, or (by default) it succeeded."""
 
     failure: Failure | None = None
     stopped: bool = False

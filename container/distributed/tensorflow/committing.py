@@ -202,8 +202,8 @@ class Commits(KerasCallback):
             )
 
     def _choose(self) -> None:
-        """Choose the intervals on rank 0 for all ranks. The number of steps between two choices grows during the
-        training.
+        """Let rank 0 choose, for all ranks, the number of steps between two commits, and between two checks for changes
+        of the hosts. During the training, the number of steps until the next choice grows.
         """
         state = self._state
         step_s = float(np.median(self._steps_s))

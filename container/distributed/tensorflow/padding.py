@@ -182,6 +182,7 @@ def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -
 def unpack(group: tuple[Any, ...]) -> Any:
     """Return the element of a tuple with only one element. Return any other tuple unchanged.
 
-    Without this conversion, a function for ``map()`` that takes ``*element`` would turn single tensors into tuples.
+    ``Dataset.map()`` calls a function that takes ``*element`` with a tuple, even if the dataset's elements are single
+    tensors. This function restores the original element.
     """
     return group[0] if len(group) == 1 else group

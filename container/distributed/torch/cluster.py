@@ -196,10 +196,10 @@ class TorchCluster(Ranks[Collectives]):
 
 
 class Comparing:
-    """A comparison of the ranks' weights after some of an optimizer's steps.
+    """A counter of an optimizer's steps that compares the ranks' weights after some of the steps.
 
-    A step of Horovod's optimizer calls a step of the original optimizer, and PyTorch calls the hooks for both steps.
-    Therefore a step within another step is not counted.
+    PyTorch calls this object's hooks before and after each step. A step of Horovod's optimizer contains a step of the
+    original optimizer, for which PyTorch calls the hooks too. The inner step is not counted.
 
     Args:
         collectives: The collective operations of the ranks.
