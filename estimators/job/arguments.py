@@ -267,8 +267,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="checkpoint_local_path",
         treatment=_CHANGED,
         accepts=_PATH,
-        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints'. SM_CHECKPOINT_DIR contains the path of the actual "
-        "folder",
+        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints', and uses another folder instead, whose path is in "
+        "SM_CHECKPOINT_DIR",
     ),
     # observability
     Argument(
