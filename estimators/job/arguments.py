@@ -106,7 +106,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="volume_size",
         treatment=_CARRIED,
         v1_name="train_volume_size",
-        note="without effect for local jobs, because these jobs use the machine's own disk",
+        note="without effect for local jobs, because these jobs use the machine's own disk. On EC2, use "
+        '`backend_options={"volume_gb": …}`',
     ),
     Argument(
         name="volume_kms_key",
@@ -247,7 +248,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="use_spot_instances",
         treatment=_CARRIED,
         v1_name="train_use_spot_instances",
-        note="for local jobs, `RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
+        note="on EC2, fleetfit requests real spot instances. For other local jobs, "
+        "`RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
     ),
     Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
     Argument(
