@@ -217,8 +217,10 @@ class Losses:
         if metric.value <= 0:
             return False
         key = (metric.name, metric.rank)
-        least = self._least[key] = min(metric.value, self._least.get(key, metric.value))
-        self._above[key] = self._above.get(key, 0) + 1 if metric.value > factor * least else 0
+        least = self._least.get(key, math.inf)
+        if metric.value < least:
+            self._least[key] = metric.value
+        self._above[key] = self._above.get(key, 0) + 1 if metric.value > max(factor, 1.0) * least else 0
         return self._above[key] >= _IN_A_ROW
 
 

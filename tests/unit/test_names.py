@@ -1,4 +1,4 @@
-"""Tests, benchmarks, examples and the scripts in their strings name only what there is.
+"""Tests, benchmarks, examples, pages, notebooks and the scripts in strings name only what there is.
 
 A renamed class leaves its old name in tests that `make test` does not run, and in scripts in strings.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -68,9 +69,7 @@ def wrong_names(tree: ast.Module) -> Iterator[str]:
                 if names_of(f"{node.module}.{alias.name}") is not None:
                     modules[alias.asname or alias.name] = f"{node.module}.{alias.name}"
         elif isinstance(node, ast.Constant) and isinstance(node.value, str):
-            for module, text in IN_TEXT.findall(node.value):
-                words = [one.partition(" as ")[0].strip() for one in text.strip("()").split(",")]
-                yield from missing(module, [word for word in words if word.isidentifier()])
+            yield from in_text(node.value)
     stored = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     stored |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     for node in ast.walk(tree):
@@ -78,6 +77,13 @@ def wrong_names(tree: ast.Module) -> Iterator[str]:
             module = modules.get(node.value.id)
             if module is not None and node.value.id not in stored and not node.attr.startswith("__"):
                 yield from missing(module, [node.attr])
+
+
+def in_text(text: str) -> Iterator[str]:
+    """The names of ours that a text's import statements ask for, and that are not there."""
+    for module, found in IN_TEXT.findall(text):
+        words = [one.partition(" as ")[0].strip() for one in found.strip("()").split(",")]
+        yield from missing(module, [word for word in words if word.isidentifier()])
 
 
 def test_all_names_of_ours_are_there() -> None:
@@ -88,4 +94,10 @@ def test_all_names_of_ours_are_there() -> None:
         for name in wrong_names(ast.parse(path.read_text(encoding="utf-8")))
         if name not in MISSPELT
     ]
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    texts = {path: path.read_text(encoding="utf-8") for path in pages}
+    for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
+        cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+        texts[path] = "\n".join("".join(cell["source"]) for cell in cells)
+    wrong += [f"{path.relative_to(ROOT)}: {name}" for path, text in texts.items() for name in in_text(text)]
     assert not wrong, "\n".join(wrong)

@@ -173,7 +173,14 @@ def _lacks_end(head: bytes, last: bytes) -> bool:
 
 
 def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> None:
-    """Write an object as one RecordIO record. See :func:`_pass_on` for the arguments."""
+    """Write an object as one RecordIO record.
+
+    Args:
+        pipe: The FIFO.
+        channel: The channel.
+        item: The object.
+        pieces: Yields the object's bytes. If None, the object is read from its source.
+    """
     if channel.compression is Compression.NONE and item.size <= recordio.PART_LIMIT:
         pipe.write(recordio.header(item.size))
         _pass_on(pipe, channel, item, pieces)

@@ -1,4 +1,5 @@
-"""Make the ranks of a ``collective_all_reduce`` job wait for each other before TensorFlow connects them.
+"""Make processes wait for each other before TensorFlow connects them: the ranks of a ``collective_all_reduce`` job, and
+the coordinator and its parameter servers.
 
 TensorFlow waits for other ranks in native code, without a time limit. Meanwhile, TensorFlow holds the GIL and handles
 SIGTERM itself. After a failed connection attempt, TensorFlow tries again only after a second or more. Therefore the

@@ -8,10 +8,11 @@ every cluster program:
 
 * ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
   ``connected`` also has ``started``, which says whether the cluster was started here.
-* ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group`` and ``runtime_env``. ``apart``
-  says whether hosts of different requests must be on different nodes. ``node`` is the id of a node, and ``group`` the
-  id of a placement group. The events of each host are ``placed`` with ``node``, then ``started`` with ``ip``. When
-  the host's node is drained, ``notice`` with ``seconds`` follows.
+* ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group``, ``of_caller``, ``size`` and
+  ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes. ``node`` is the id of
+  a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether this group is that of the
+  job's caller, and ``size`` is the job's number of hosts. The events of each host are ``placed`` with ``node``, then
+  ``started`` with ``ip``. When the host's node is drained, ``notice`` with ``seconds`` follows.
 * ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
   the job already has. Each host gets a node of its own. The event is ``places`` with ``nodes``, the ids of the
   nodes with reserved resources. It is sent immediately and after each change.
@@ -318,13 +319,11 @@ class RayDriver(cluster_program.Program):
             The placement group, and the indexes of the hosts' bundles in it. None if all hosts were released during the
             wait.
         """
-        from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
+        from ray.util.placement_group import placement_group, remove_placement_group
 
-        given = bool(asked["group"])
-        if given:
-            group, indexes, asked["bundle"] = self._given_group(asked["group"], hosts)
-        else:
-            group, indexes = self._room_at(asked["node"]), list(range(len(hosts)))
+        if asked["group"]:
+            return self._place_in_given(asked, hosts)
+        group = self._room_at(asked["node"])
         labels = self._labels(asked) if group is None else None
         said = ""
         while True:
@@ -337,23 +336,76 @@ class RayDriver(cluster_program.Program):
             if group.wait(_LOOK_S):
                 break
             unwanted = all(host.released.is_set() for host in hosts)
-            now = labels if given or labels is None else self._labels(asked)
-            if (unwanted or now != labels) and not given:
+            now = labels if labels is None else self._labels(asked)
+            if unwanted or now != labels:
                 remove_placement_group(group)  # the nodes to exclude have changed
                 group, labels = None, now
             if unwanted:
                 return None
-            reason = self._shortage(asked, len(hosts))
-            if reason != said:
-                said = reason
-                self.say("pending", reason=reason)
+            said = self._tell_pending(self._shortage(asked, len(hosts)), said)
+        for host in hosts:
+            host.group = group
+        indexes = list(range(len(hosts)))
+        self._tell_placed(group, hosts, indexes)
+        return group, indexes
+
+    def _place_in_given(self, asked: dict[str, Any], hosts: list[RayHost]) -> tuple[Any, list[int]] | None:
+        """Wait until enough bundles of the user's placement group are free. Give the last free bundles to the hosts.
+
+        If the group is that of the caller, its first bundle is used only if the job needs all bundles.
+
+        Returns:
+            As :meth:`_place`.
+
+        Raises:
+            ValueError: the group has too few bundles.
+        """
+        from ray import PlacementGroupID
+        from ray.util.placement_group import PlacementGroup, placement_group_table
+
+        name, count = asked["group"], len(hosts)
+        group, said = PlacementGroup(PlacementGroupID(bytes.fromhex(name))), ""
+        while True:
+            created = group.wait(_LOOK_S)
+            bundles = placement_group_table(group)["bundles"]
+            if len(bundles) < count:
+                raise ValueError(
+                    f"placement group {name} has {len(bundles)} bundles, but {count} hosts were requested. Make the "
+                    "group with one bundle for the caller, followed by one bundle for each host"
+                )
+            ours = sorted(bundles)[1 if asked["of_caller"] and len(bundles) > asked["size"] else 0 :]
+            asked["bundle"] = bundles[ours[-1]]
+            with self._rooms:
+                used = {host.bundle for host in list(self.hosts.values())}
+                indexes = [index for index in ours if index not in used][-count:]
+                if created and len(indexes) == count:
+                    for host, index in zip(hosts, indexes, strict=True):
+                        host.bundle = index
+                    break
+            if all(host.released.is_set() for host in hosts):
+                return None
+            full = f"other hosts use the {len(ours)} bundles of placement group {name}"
+            said = self._tell_pending(full if created else self._shortage(asked, count), said)
+            if created:
+                hosts[0].released.wait(_LOOK_S)
+        asked["bundle"] = bundles[indexes[0]]
+        self._tell_placed(group, hosts, indexes)
+        return group, indexes
+
+    def _tell_pending(self, reason: str, said: str) -> str:
+        """Report why hosts still wait, unless it was the last report. Return the reason."""
+        if reason != said:
+            self.say("pending", reason=reason)
+        return reason
+
+    def _tell_placed(self, group: Any, hosts: list[RayHost], indexes: list[int]) -> None:
+        """Report the nodes of the hosts' bundles."""
+        from ray.util.placement_group import placement_group_table
+
         nodes = placement_group_table(group)["bundles_to_node_id"]
         for host, index in zip(hosts, indexes, strict=True):
             host.node = nodes[index]
-            if not given:
-                host.group = group
             self.say("placed", host=host.identity, node=host.node)
-        return group, indexes
 
     def _labels(self, asked: dict[str, Any]) -> dict[str, str]:
         """Return the label selector for the hosts' nodes.
@@ -387,33 +439,6 @@ class RayDriver(cluster_program.Program):
         """Return the ids of the nodes of recently lost hosts. Ray notices only after about 15 s that a node is gone."""
         now = time.monotonic()
         return {node for node, until in list(self._avoided.items()) if until > now}
-
-    def _given_group(self, identity: str, hosts: list[RayHost]) -> tuple[Any, list[int], dict[str, float]]:
-        """Reserve the last free bundles of a user's placement group for hosts.
-
-        Returns:
-            The group, the indexes of the hosts' bundles, and the resources of the first of these bundles.
-
-        Raises:
-            ValueError: too few bundles of the group are free.
-        """
-        from ray import PlacementGroupID
-        from ray.util.placement_group import PlacementGroup, placement_group_table
-
-        group = PlacementGroup(PlacementGroupID(bytes.fromhex(identity)))
-        bundles = placement_group_table(group)["bundles"]
-        with self._rooms:
-            free = sorted(bundles.keys() - {host.bundle for host in self.hosts.values()})
-            if len(free) < len(hosts):
-                used = f", {len(bundles) - len(free)} of which hosts already use" if len(free) < len(bundles) else ""
-                raise ValueError(
-                    f"placement group {identity} has {len(bundles)} bundles{used}, but {len(hosts)} hosts were "
-                    "requested. Make the group with one bundle for the caller, followed by one bundle for each host"
-                )
-            indexes = free[-len(hosts) :]
-            for host, index in zip(hosts, indexes, strict=True):
-                host.bundle = index
-        return group, indexes, bundles[indexes[0]]
 
     def _start(self, asked: dict[str, Any], hosts: list[RayHost], group: Any, indexes: list[int]) -> None:
         """Start an actor in each host's bundle, and the host's agent in each actor."""

@@ -125,6 +125,8 @@ class RayProvider(ArrivingProvider):
             "apart": strategy == "STRICT_SPREAD",
             "node": group[0].wish,
             "group": self.group,
+            "of_caller": options.placement_group is None,
+            "size": len(self.spec.hosts),
             "runtime_env": dict(options.runtime_env),
         }
 

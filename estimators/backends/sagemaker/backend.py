@@ -35,11 +35,11 @@ from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import (
-    code_of,
     explain,
     is_denied,
     is_missing,
     is_taken,
+    is_unreached,
     meaning,
     needs_login,
     passes,
@@ -106,6 +106,7 @@ class SageMakerBackend(ManagedService):
         self._place = Place(self.record)
         self._state = _State.PREPARING
         self._stop_asked = False
+        self._may_exist = False  # whether SageMaker may have received an unanswered request to create the job
         self._life: asyncio.Task[None] | None = None
         self._stopping: asyncio.Task[None] | None = None
         self._follower: LogFollower | None = None
@@ -220,7 +221,7 @@ class SageMakerBackend(ManagedService):
                 self._refused(Failure(cause=Cause.CONFIGURATION, message=text))
             else:
                 hint = "SageMaker may have received the request: check with `aws sagemaker list-training-jobs`."
-                self._give_up("SageMaker did not accept the job", error, hint if passes(error) else "")
+                self._give_up("SageMaker did not accept the job", error, hint if self._may_exist else "")
             return False
         return True
 
@@ -240,6 +241,7 @@ class SageMakerBackend(ManagedService):
                     if mirror.same_job(there, request, since):
                         return str(there["TrainingJobArn"])
                     raise
+                self._may_exist |= passes(error) and not is_unreached(error)
                 if not passes(error) or attempt == _CREATE_ATTEMPTS:
                     raise
             time.sleep(self._pace.next_look(0.0, attempt))
@@ -459,8 +461,7 @@ class SageMakerBackend(ManagedService):
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is
                 login = needs_login(error)
-                settled = code_of(error) and not (passes(error) or login or is_denied(error))
-                if self._state is not _State.FOLLOWING or settled:
+                if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
                     return  # the job is ending already; its status will show that
                 if not passes(error):
                     self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")

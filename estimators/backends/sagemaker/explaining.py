@@ -70,8 +70,8 @@ def said_by(error: BaseException) -> str:
 
 
 def passes(error: BaseException) -> bool:
-    """Return whether the same request may succeed later: after throttling, a fault of the AWS service or a lost
-    connection.
+    """Return whether the same request may succeed later: after throttling, a fault of the AWS service, or a connection
+    that was lost or could not be opened.
     """
     from botocore import exceptions, parsers
     from urllib3.exceptions import ProtocolError
@@ -84,8 +84,21 @@ def passes(error: BaseException) -> bool:
         return False
     # botocore does not wrap the last two, which are raised if a response's body is cut off or late.
     return isinstance(
-        error, exceptions.HTTPClientError | parsers.ResponseParserError | OSError | ProtocolError | LateError
+        error,
+        exceptions.HTTPClientError
+        | exceptions.EndpointConnectionError
+        | parsers.ResponseParserError
+        | OSError
+        | ProtocolError
+        | LateError,
     )
+
+
+def is_unreached(error: BaseException) -> bool:
+    """Return whether no connection to the AWS service could be opened, so that it has not received the request."""
+    from botocore import exceptions
+
+    return isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError)
 
 
 def is_missing(error: BaseException) -> bool:
@@ -115,7 +128,7 @@ def meaning(error: BaseException) -> str:
         return "there are no AWS credentials."
     if isinstance(error, exceptions.ProfileNotFound):
         return f"{text}."
-    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
+    if is_unreached(error):
         return f"AWS could not be reached: {text}."
     code = code_of(error)
     operation = getattr(error, "operation_name", "")
@@ -146,7 +159,7 @@ def remedy(error: BaseException) -> str:
         )
     if "assume role" in text.lower() or "RoleArn" in text:
         return "The role must trust sagemaker.amazonaws.com, and the caller needs iam:PassRole for the role."
-    if isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError):
+    if is_unreached(error):
         return "Check the region's name, the network and AWS_ENDPOINT_URL."
     return ""
 

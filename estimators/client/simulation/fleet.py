@@ -28,7 +28,7 @@ from estimators.results.summary import dollars_text, percent_text, time_text
 #: Fleets whose mean cost is higher than the lowest mean cost by at most this fraction count as equally expensive. The
 #: fastest of these fleets is preferred.
 _ALIKE = 0.05
-#: A fleet meets the deadline or the budget if at least this fraction of its simulated runs does.
+#: A fleet meets the limits if at least this fraction of its simulated runs completes and keeps both limits.
 _MOST_RUNS = 0.95
 #: Factor by which the rate of interruptions is multiplied for the pessimistic forecast.
 _WORSE = 3.0
@@ -167,8 +167,8 @@ def recommend(  # type: ignore[misc] # the overloads declare the type of the res
         calibration: The measurements of ``fleetfit calibrate``. The default is the stored calibration for the instance
             type.
         spot: Whether hosts may be interrupted. With True, a :class:`FleetRecommendation` is returned.
-        deadline: The maximum duration in seconds. At least 95 % of the runs must not exceed this duration.
-        budget: The maximum cost in US dollars. At least 95 % of the runs must not exceed this cost.
+        deadline: The maximum duration in seconds. At least 95 % of the runs must keep both limits.
+        budget: The maximum cost in US dollars. At least 95 % of the runs must keep both limits.
         market: The spot market, which determines when hosts are interrupted.
         prices: The prices ``(spot, on demand)`` in US dollars per host and hour. The on-demand price may be None if
             the price of the instance type is known.

@@ -38,8 +38,9 @@ def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: f
                 begin = fleet.enough_at(job.least, now)
             ahead = next(coming, None)
         if begin + ready_at > limit_s:
-            outcome.idle_s += limit_s - now
-            now = limit_s
+            end = max(now, limit_s)
+            outcome.idle_s += end - now
+            now = end
             break
         hosts = fleet.present(begin)
         start = begin + ready_at

@@ -65,7 +65,7 @@ def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None 
 def _field(one: metadata.Distribution, name: str) -> str | None:
     """Return a field of a distribution's metadata. Return None for a folder that an interrupted installation left."""
     with contextlib.suppress(FileNotFoundError):  # raised by the package importlib_metadata
-        return one.metadata[name] or None
+        return one.metadata[name] or None if name in one.metadata else None
     return None
 
 
@@ -96,19 +96,21 @@ def freeze(folders: list[str]) -> list[str]:
 
 
 def _requirement(name: str, one: metadata.Distribution) -> str:
+    version = _field(one, "Version")
+    pinned = f"{name}=={version}" if version is not None else name
     try:
         direct = json.loads(one.read_text("direct_url.json") or "null")
     except ValueError:
         direct = None
     if not isinstance(direct, dict) or "url" not in direct:
-        return f"{name}=={one.version}"
+        return pinned
     url = mask_text(str(direct["url"]))
     place = urlsplit(url)
     # The URL of a package from conda names the folder in which conda built the package. Nothing can be installed from
     # it.
     by_conda = (one.read_text("INSTALLER") or "").strip() == "conda"
     if by_conda or (place.scheme == "file" and not os.path.exists(unquote(place.path))):
-        return f"{name}=={one.version}"
+        return pinned
     if isinstance(direct.get("dir_info"), dict) and direct["dir_info"].get("editable"):
         return f"-e {unquote(place.path)}"
     return f"{name} @ {_direct_reference(url, direct)}"

@@ -68,7 +68,7 @@ def test_each_host_has_a_bundle_of_a_given_placement_group(
     group = rays.asks(
         ray_cluster.address,
         "from ray.util.placement_group import placement_group\n"
-        "group = placement_group([{'CPU': 1}] * 3, lifetime='detached')\n"
+        "group = placement_group([{'CPU': 1}] * 2, lifetime='detached')\n"
         "assert group.wait(30)\n"
         "print(group.id.hex())",
     ).strip()

@@ -43,7 +43,6 @@ class TestRecommend:
     def test_a_deadline_and_a_budget_hold_for_nearly_all_runs(self) -> None:
         slowest = max(of().options, key=lambda one: one.seconds.high)
         found = of(deadline=0.9 * slowest.seconds.high)
-        assert found.choice.seconds.high <= 0.9 * slowest.seconds.high
         assert meets(found.choice, 0.9 * slowest.seconds.high, None)
 
     def test_each_run_has_to_keep_all_limits(self) -> None:

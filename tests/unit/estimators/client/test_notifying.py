@@ -40,6 +40,10 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], part: str) -> No
     ],
 )
 def test_three_losses_in_a_row_above_a_multiple_of_the_lowest(values: tuple[float, ...], diverged: bool) -> None:
-    losses = Losses()
+    losses, falling = Losses(), Losses()
     said = [losses.diverge(Metric("loss", value, rank=0, host="algo-1", time=0.0, attempt=0), 10) for value in values]
     assert said[-1] == diverged and not any(said[:-1])
+    values = (4.0, 3.0, 2.0, 1.5, 1.2)
+    assert not any(
+        falling.diverge(Metric("loss", value, rank=0, host="algo-1", time=0.0, attempt=0), 0.5) for value in values
+    )

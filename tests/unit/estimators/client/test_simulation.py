@@ -65,6 +65,13 @@ class TestTime:
         forecast = of(SpotMarket(trace=((25, "algo-2"),), return_after_s=None), hosts=2, failure_policy=policy)
         assert forecast.completed == 0.0 and forecast.seconds.mean > 3600.0
 
+    def test_an_attempt_that_ends_behind_the_limit_ends_the_run(self) -> None:
+        """Its hosts are billed until then, and no time goes back."""
+        job = of(hosts=2, epochs=100).job
+        market = SpotMarket(trace=((800, "algo-2"), (1500, "algo-2")), notice_s=0, return_after_s=10)
+        outcome = gang.run(job, market, FailurePolicy(min_hosts=2), 1000.0)
+        assert not outcome.completed and outcome.seconds == pytest.approx(1500.0) and outcome.idle_s >= 0.0
+
     def test_more_hosts_more_epochs(self) -> None:
         assert of(hosts=(1, 4)).seconds.mean == pytest.approx(50.0)
         assert of(epochs=6).seconds.mean == pytest.approx(300.0)

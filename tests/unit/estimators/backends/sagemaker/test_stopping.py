@@ -1,4 +1,4 @@
-"""How often SageMaker is asked to stop a job."""
+"""How often SageMaker is asked to create and to stop a job."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ class Service:
         self.unreached = unreached
         self.error = error or ConnectionResetError()
 
-    def stop_training_job(self, **request: Any) -> None:
+    def stop_training_job(self, **request: Any) -> dict[str, str]:
         self.asked += 1
         if self.asked <= self.unreached:
             raise self.error
+        return {"TrainingJobArn": "arn"}
+
+    create_training_job = stop_training_job
 
 
 @pytest.fixture
@@ -112,3 +115,17 @@ def test_a_job_that_cannot_be_stopped_any_more_is_not_asked_again(backend: SageM
     backend.stop()
     finish(backend)
     assert service.asked == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "may_exist"),
+    [(EndpointConnectionError(endpoint_url="https://api.sagemaker"), False), (ConnectionResetError(), True)],
+    ids=("not reached", "no answer"),
+)
+def test_a_job_is_created_when_sagemaker_is_reached_again(
+    error: Exception, may_exist: bool, backend: SageMakerBackend
+) -> None:
+    service = Service(unreached=2, error=error)
+    reach(backend, service)
+    assert backend._create({}) == "arn"
+    assert (service.asked, backend._may_exist) == (3, may_exist)

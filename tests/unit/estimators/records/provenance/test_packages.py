@@ -47,9 +47,12 @@ def test_versions_and_lines_of_whatever_folders_hold(tmp_path: Path) -> None:
     (tmp_path / "old-1.0-py3.11.egg-info" / "PKG-INFO").write_text("Name: old\nVersion: 1.0\n")
     (tmp_path / "flat-2.0-py3.11.egg-info").write_text("Name: flat\nVersion: 2.0\n")
     (tmp_path / "~orphan-1.dist-info").mkdir()
+    for name, text in ("empty", ""), ("half", "Name: half\n"):
+        (tmp_path / f"{name}-1.dist-info").mkdir()
+        (tmp_path / f"{name}-1.dist-info" / "METADATA").write_text(text)
     folders = [str(tmp_path), str(tmp_path / "missing")]
-    found = packages.versions(("tf-keras", "old", "flat", "absent"), folders=folders)
+    found = packages.versions(("tf-keras", "old", "flat", "half", "empty", "absent"), folders=folders)
     assert found == {"tf-keras": "2.21.0", "old": "1.0", "flat": "2.0"}
-    assert packages.freeze(folders) == ["flat==2.0", "old==1.0", "tf_keras==2.21.0"]
+    assert packages.freeze(folders) == ["flat==2.0", "half", "old==1.0", "tf_keras==2.21.0"]
     pytest.importorskip("importlib_metadata").distributions()  # replaces what the standard library finds packages with
-    assert packages.freeze(folders) == ["flat==2.0", "old==1.0", "tf_keras==2.21.0"]
+    assert packages.freeze(folders) == ["flat==2.0", "half", "old==1.0", "tf_keras==2.21.0"]
