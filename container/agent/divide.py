@@ -63,7 +63,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. No incomplete files remain.
+        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -81,16 +81,22 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         if there is not None:
             raise AgentError(f"{there} exists already: remove it, or give another folder.")
         staged.mkdir()
+        moved: list[Path] = []
         try:
             with contextlib.ExitStack() as stack:
                 files = [stack.enter_context(open(staged / part, "wb")) for part in names]
                 counts = _deal(item, files)
             for part in names:
                 os.replace(staged / part, folder / part)
+                moved.append(folder / part)
+            if manifest:
+                _write_manifest(folder, names)
+        except BaseException:
+            for path in moved:  # otherwise they would be in the way of the next attempt
+                path.unlink(missing_ok=True)
+            raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
-        if manifest:
-            _write_manifest(folder, names)
     except OSError as error:
         raise AgentError(f"{error.filename or folder}: the parts cannot be written: {error.strerror}.") from error
     return counts, item.size

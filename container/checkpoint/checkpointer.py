@@ -357,8 +357,7 @@ class Checkpointer:
         Raises:
             NoUsableCheckpointError: there are checkpoints, and all of them are damaged.
             CheckpointMismatchError: the checkpoint belongs to a different model or optimizer. Nothing has been changed,
-                with one exception: if the ``load_state_dict`` of a PyTorch optimizer fails, modules may already have
-                been restored.
+                except for objects that the message names.
             CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
             CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
             DamagedCheckpointError: the checkpoint that ``which`` names is damaged.
@@ -526,8 +525,9 @@ class Checkpointer:
                 state.compare(group, slots, parsed[group], loose=loose)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
-                f"{path}: {error} Nothing has been restored. Use the same model and optimizer as in the checkpoint, or "
-                "start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR."
+                f"{path}: {error} Already changed: {', '.join(error.changed) or 'nothing'}. Use the checkpoint's model "
+                "and optimizer, or start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR.",
+                error.changed,
             ) from None
         kept = False
         for group, slots in groups.items():

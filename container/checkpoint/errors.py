@@ -35,7 +35,15 @@ class CheckpointVersionError(CheckpointError):
 
 
 class CheckpointMismatchError(CheckpointError, ValueError):
-    """Raised if a checkpoint does not match the model or optimizer that it is restored into."""
+    """Raised if a checkpoint does not match the model or optimizer that it is restored into.
+
+    Attributes:
+        changed: The names of the objects that have been changed, wholly or in part, before the mismatch was found.
+    """
+
+    def __init__(self, message: str, changed: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.changed = tuple(changed)
 
 
 class EpochBeginsAnew(Exception):

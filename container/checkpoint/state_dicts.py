@@ -114,23 +114,29 @@ class StateDicts:
             Whether a learning rate was kept.
 
         Raises:
-            CheckpointMismatchError: an object does not match the checkpoint. If a module's names or shapes differ, no
-                object has been changed.
+            CheckpointMismatchError: an object does not match the checkpoint. The error names the objects that have been
+                changed.
         """
         kept = False
         states = {
             name: _restored(description, arrays.get(name, {})) for name, description in facts["state_dicts"].items()
         }
-        for name, value in self._objects.items():
-            if hasattr(value, "named_parameters"):
-                _compare(name, value.state_dict(), states[name])
-        for name, value in self._objects.items():
+        modules = [name for name, value in self._objects.items() if hasattr(value, "named_parameters")]
+        for name in modules:
+            _compare(name, self._objects[name].state_dict(), states[name])
+        # The modules, which have been compared, come last: an optimizer refuses another number of parameters, and then
+        # nothing has been changed yet.
+        names = [name for name in self._objects if name not in modules] + modules
+        for index, name in enumerate(names):
+            value = self._objects[name]
             groups = getattr(value, "param_groups", None)
             rates = [group.get("lr") for group in groups] if groups and keep_rate else []
             try:
                 value.load_state_dict(states[name])
             except (RuntimeError, ValueError, KeyError) as error:
-                raise CheckpointMismatchError(f"the checkpoint does not match {name}: {error}") from error
+                changed = names[: index + (name in modules)]  # a module that refuses one value has loaded the others
+                reason = str(error).removesuffix(".")
+                raise CheckpointMismatchError(f"the checkpoint does not match {name}: {reason}.", changed) from error
             for group, rate in zip(value.param_groups if rates else (), rates, strict=False):
                 group["lr"], kept = rate, True
         return kept

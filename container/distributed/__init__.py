@@ -85,7 +85,7 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -
         timeout: Maximum number of seconds to wait for the other processes.
         framework: ``"tensorflow"`` or ``"torch"``. If None, the framework of the job's strategy is used. If the
             strategy supports both frameworks, PyTorch is used for a script that has imported torch but not TensorFlow.
-            For any other script, TensorFlow is used. A PyTorch script in an elastic job must pass ``"torch"``.
+            For any other script, TensorFlow is used.
 
     Returns:
         The cluster. Later calls return the same object.
@@ -117,8 +117,8 @@ def _framework() -> str:
 
     try:
         kind = detection.detect(os.environ).kind
-    except DistributedError:  # an elastic worker has no rank yet; join() reports any other error
-        return "tensorflow"
+    except DistributedError:  # an elastic worker, of either framework, has no rank yet; join() reports any other error
+        kind = detection.ClusterKind.ELASTIC
     if kind is detection.ClusterKind.TORCH:
         return "torch"
     only_torch = "torch" in sys.modules and "tensorflow" not in sys.modules

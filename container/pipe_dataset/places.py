@@ -132,6 +132,13 @@ def _put(state: int, number: int) -> None:
     os.ftruncate(state, len(text))
 
 
+def _over(until: float, timeout: float) -> str:
+    """Pause between two checks for a FIFO. Return why no more check follows, or "" if the wait continues."""
+    if time.monotonic() > until:
+        return f"within {timeout:g} s"
+    return "before this process began to exit" if leaving.ending(_PAUSE) else ""
+
+
 def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> int:
     """Wait for the channel's newest FIFO, which no reader has opened yet, and return the FIFO's number.
 
@@ -142,8 +149,8 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
     """
     until = time.monotonic() + timeout
     while (number := pipes.newest(place, channel)) is None:
-        if time.monotonic() > until or leaving.ending(_PAUSE):
-            raise PipeError(f"no FIFO of channel {channel!r} appeared in {place} within {timeout:g} s.")
+        if over := _over(until, timeout):
+            raise PipeError(f"no FIFO of channel {channel!r} appeared in {place} {over}.")
     return number
 
 
@@ -161,9 +168,9 @@ def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
             file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             break
         except FileNotFoundError:
-            if time.monotonic() > until or leaving.ending(_PAUSE):
+            if over := _over(until, timeout):
                 raise PipeError(
-                    f"{path} did not appear within {timeout:g} s. The platform makes this FIFO for a channel in Pipe "
+                    f"{path} did not appear {over}. The platform makes this FIFO for a channel in Pipe "
                     "mode, but not for a script that is started by hand."
                 ) from None
         except OSError as error:

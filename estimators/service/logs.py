@@ -185,12 +185,13 @@ class Logs:
         answer: list[dict[str, Any]] = []
         size = 0
         for name, number, event in merged:
-            if len(answer) >= most or size > _MOST_BYTES:
+            wanted = matches(event.text)
+            size += _bytes(event) if wanted else 0
+            if len(answer) >= most or (answer and size > _MOST_BYTES):
                 return {"events": answer, "searchedLogStreams": [], "nextToken": _encode(places)}
             places[name] = number + 1
-            if matches(event.text):
+            if wanted:
                 answer.append({**_event(event), "logStreamName": name, "eventId": _event_id(name, number, event)})
-                size += len(event.text) + 26
         return {"events": answer, "searchedLogStreams": []}
 
     def _all(
@@ -286,7 +287,7 @@ def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], 
         if len(portion) < stop - at:  # very long lines are read one by one
             portion, at = opened.events(stop - 1, stop), stop - 1
         for event in reversed(portion):
-            size += len(event.text.encode()) + 26
+            size += _bytes(event)
             if events and size > _MOST_BYTES:
                 return events[::-1], stop
             events.append(event)
@@ -294,6 +295,11 @@ def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], 
         if stop > at:
             break
     return events[::-1], stop
+
+
+def _bytes(event: LogEvent) -> int:
+    """Return the size of an event as CloudWatch counts it: the message in UTF-8, and 26 bytes."""
+    return len(event.text.encode()) + 26
 
 
 def _event(event: LogEvent) -> dict[str, Any]:

@@ -52,6 +52,7 @@ class _LogStream:
         last_ms: The time of the last line that was read, in milliseconds since the epoch.
         at_last: The number of lines with the time ``last_ms`` that were read.
         token: CloudWatch's token for the next page.
+        skip: The number of lines with the time ``last_ms`` that the next pages begin with, although they were read.
     """
 
     name: str
@@ -60,6 +61,7 @@ class _LogStream:
     last_ms: int = 0
     at_last: int = 0
     token: str | None = None
+    skip: int = 0
 
 
 class LogFollower:
@@ -155,14 +157,13 @@ class LogFollower:
         attempt = sum(other.host == stream.host and other.started < stream.started for other in self._streams.values())
         lines: list[ServiceLine] = []
         for _ in range(_PAGES):
-            answer, skip = self._page(stream)
-            events = answer.get("events") or ()
-            for event in events:
+            answer = self._page(stream)
+            for event in answer.get("events") or ():
                 time_ms = int(event["timestamp"])
-                if skip and time_ms == stream.last_ms:
-                    skip -= 1
+                if stream.skip and time_ms == stream.last_ms:
+                    stream.skip -= 1
                     continue
-                skip = 0
+                stream.skip = 0
                 if time_ms == stream.last_ms:
                     stream.at_last += 1
                 else:
@@ -177,20 +178,23 @@ class LogFollower:
         self.more = True
         return lines
 
-    def _page(self, stream: _LogStream) -> tuple[Mapping[str, Any], int]:
-        """Return the next page of a stream, and how many lines at its beginning were already read."""
+    def _page(self, stream: _LogStream) -> Mapping[str, Any]:
+        """Return the next page of a stream. If there is no token for it, the page begins at the time of the last line,
+        and ``stream.skip`` is set.
+        """
         named = {"logGroupName": GROUP, "logStreamName": stream.name, "startFromHead": True}
         if stream.token is not None:
             try:
-                return self.client.get_log_events(**named, nextToken=stream.token), 0
+                return dict(self.client.get_log_events(**named, nextToken=stream.token))
             except Exception as error:
                 if code_of(error) not in _BAD_TOKEN:
                     raise
                 stream.token = None
         start = {"startTime": stream.last_ms} if stream.at_last else {}
+        stream.skip = stream.at_last
         try:
-            return self.client.get_log_events(**named, **start), stream.at_last
+            return dict(self.client.get_log_events(**named, **start))
         except Exception as error:
             if is_missing(error):
-                return {}, 0
+                return {}
             raise

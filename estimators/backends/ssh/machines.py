@@ -275,6 +275,11 @@ def folder(fleet: str) -> Path:
     return jobs_folder().parent / "fleets" / fleet
 
 
+def locks_folder() -> Path:
+    """Return the path of the folder with the machines' locks. All fleets share it, as a machine may be in several."""
+    return jobs_folder().parent / "machine-locks"
+
+
 def hosts_file(fleet: str) -> Path:
     """Return the path of the file with the machines that ``fleetfit hosts add`` has added."""
     return folder(fleet) / "hosts"

@@ -1,6 +1,6 @@
 """Choose and lock machines for a job's hosts, and wait for machines that other jobs use.
 
-A lock keeps other jobs of this user on this machine from using the same machine at the same time.
+A lock keeps other jobs with the same ``$FLEETFIT_HOME``, of any fleet, from using the same machine at the same time.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Collection
 
 from container.system import locks
 from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
-from estimators.backends.ssh.machines import SshMachine, SshOptions, folder, parse
+from estimators.backends.ssh.machines import SshMachine, SshOptions, locks_folder, parse
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 
@@ -197,12 +197,12 @@ class MachinePool:
         self._reserved.clear()
 
     def _lock(self, machine: SshMachine) -> tuple[int | None, str]:
-        """Lock a machine against other jobs of this user on this machine.
+        """Lock a machine against other jobs with the same ``$FLEETFIT_HOME``.
 
         Returns:
             The lock and "". If another job uses the machine, None and the name of that job.
         """
-        path = folder(self._options.fleet) / "locks" / machine.name.replace("/", "_")
+        path = locks_folder() / machine.name.replace("/", "_")
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         lock = locks.take(path)
         if lock is None:

@@ -220,7 +220,8 @@ def recommend(
         for name in strategies
         if not (name == "parameter_server" and per_host > 1 and hosts == 1)
     ]
-    for bigger in bigger_hosts(instance_type, hosts * per_host, kind) if hosts > 1 else ():
+    replaced = fleet.size if kind == "gpu" else hosts
+    for bigger in bigger_hosts(instance_type, replaced, kind) if hosts > 1 else ():
         alone = Hardware(hosts=1, processes_per_host=fleet.size if kind == "gpu" else 1)
         scaled = (
             workload if kind == "gpu" else dataclasses.replace(workload, batch_size=workload.batch_size * fleet.size)

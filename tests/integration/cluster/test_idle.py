@@ -107,7 +107,7 @@ def test_it_serves_one_job_after_another_however_each_ends(
     first, second = (tree(tmp_path / name, SCRIPT) for name in ("first", "second"))
     said, code = run(place, first, OF_JOB_1="1")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_1'", 0)
-    said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="3")
+    said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="200")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_2', 'OF_JOB_CODE'", 1)
     assert (second / "output" / "failure").exists() and (first / "output" / "success").exists()
     with start(place, tree(tmp_path / "killed", WAITING)) as (stream, control):

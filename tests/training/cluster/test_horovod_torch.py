@@ -152,7 +152,7 @@ import torch
 from container import distributed
 from container.checkpoint import Checkpointer
 
-cluster = distributed.init(framework="torch")
+cluster = distributed.init()  # before it has a rank
 import horovod.torch as hvd
 
 RECORDS, BATCH = 120, 12

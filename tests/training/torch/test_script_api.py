@@ -292,6 +292,25 @@ def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
     assert equal(before, dict(other.state_dict()))
 
 
+def test_an_error_says_what_a_refused_state_dict_has_left_changed(tmp_path: Path) -> None:
+    model, optimizer = trained(1)
+    (loader,) = loaders(1)
+    with checkpointer(tmp_path) as saving:
+        saving.save({"model": model, "optimizer": optimizer, "loader": loader}, step=3)
+    other, its = trained(2)
+    frozen = torch.optim.AdamW(list(other.parameters())[2:])
+    before = {name: value.clone() for name, value in other.state_dict().items()}
+    with checkpointer(tmp_path) as restoring:
+        with pytest.raises(CheckpointMismatchError, match=r"optimizer's group\. Already changed: nothing\.") as caught:
+            restoring.restore({"model": other, "optimizer": frozen, "loader": loaders(1)[0]})
+        assert caught.value.changed == ()
+        assert equal(before, dict(other.state_dict())) and not frozen.state
+        with pytest.raises(CheckpointMismatchError, match=r"24 records\. Already changed: optimizer\.") as caught:
+            restoring.restore({"model": other, "optimizer": its, "loader": loaders(1, 24)[0]})
+        assert caught.value.changed == ("optimizer",)
+    assert equal(before, dict(other.state_dict()))
+
+
 class _Odd:
     def state_dict(self) -> Any:
         return equal

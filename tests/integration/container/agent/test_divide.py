@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
 from feeding import split, write_objects
 
+from container.agent.divide import divide
+from container.contract.errors import AgentError
 from container.formats import RecordFormat
 from estimators.cli import main
 
@@ -49,3 +52,28 @@ def test_what_cannot_be_divided(tmp_path: Path, capfd: pytest.CaptureFixture[str
         said = capfd.readouterr().err
         assert words in said and str(path) in said
     assert list((tmp_path / "many").iterdir()) == []
+
+
+@pytest.mark.parametrize("refused", ["many/part-00-00002-of-00004", "many.manifest"])
+def test_files_that_cannot_all_be_put_there_do_not_stay_in_the_way(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refused: str
+) -> None:
+    write_objects(tmp_path / "one", [10])
+    source, target = str(tmp_path / "one" / "part-00"), tmp_path / "many"
+    replace = os.replace
+
+    def late(file: Path, new: Path) -> None:
+        """Another program makes a folder of that name at this moment."""
+        if new == tmp_path / refused:
+            new.mkdir()
+        replace(file, new)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("os.replace", late)
+        if refused == "many.manifest":
+            (tmp_path / refused).mkdir()
+        with pytest.raises(AgentError, match=Path(refused).name):
+            divide(source, str(target), 4, manifest=True)
+    (tmp_path / refused).rmdir()
+    assert list(target.iterdir()) == []
+    assert divide(source, str(target), 4, manifest=True)[0] == [3, 3, 2, 2]

@@ -21,6 +21,8 @@ TORCH = dict.fromkeys(("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "TORC
         (TORCH, (), "torch"),
         # A worker of an elastic job learns its rank as it joins.
         ({"HOROVOD_ELASTIC": "1"}, (), "tensorflow"),
+        ({"HOROVOD_ELASTIC": "1"}, ("torch",), "torch"),
+        ({"HOROVOD_ELASTIC": "1"}, ("torch", "tensorflow"), "tensorflow"),
     ],
 )
 def test_the_strategys_or_what_is_imported(

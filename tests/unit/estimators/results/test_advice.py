@@ -138,6 +138,12 @@ def test_one_bigger_host_is_considered_before_several() -> None:
     assert any("is preferred to 4 hosts" in reason for reason in found.reasons)
 
 
+@pytest.mark.parametrize("processes", [1, 4])
+def test_a_bigger_host_without_gpus_has_the_cores_of_all_hosts(processes: int) -> None:
+    found = recommend("vgg16", hosts=2, processes_per_host=processes, instance_type="ml.c5.2xlarge", compute_s=1.0)
+    assert [one.instance_type for one in found.options if one.hosts == 1] == ["ml.c5.4xlarge"]
+
+
 def test_it_says_why_and_shows_itself() -> None:
     found = recommend("vgg16", hosts=4, bandwidth_gbps=10, device="gpu", compute_s=0.3, batch_size=64)
     assert found.distribution is not None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+import pytest
 
 from container.contract.wire import Piece
 from estimators.records import status as statuses
@@ -13,23 +16,40 @@ from estimators.service.logs import GROUP, Logs
 from estimators.service.records import Jobs
 
 
-def test_events_of_two_hosts_in_the_same_moment_have_different_ids(tmp_path: Path) -> None:
-    """``aws logs tail`` takes events with the same id and time for one."""
-    record = JobRecord.create("job", tmp_path)
+def logs_of(home: Path, pieces: Sequence[Piece], *, hosts: int = 1) -> Logs:
+    record = JobRecord.create("job", home)
     request = {
         "TrainingJobName": "job",
         "AlgorithmSpecification": {"TrainingInputMode": "File"},
-        "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 2},
+        "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": hosts},
     }
     record.write_request(request)
     record.release()
     record.write_status(statuses.transition(statuses.new_status(request, 1.0), SecondaryStatus.TRAINING, 2.0))
     writer = LogWriter(record)
-    for host in ("algo-1", "algo-2"):
-        for number in range(3):
-            writer.write(Piece(host, None, b"line %d\n" % number), 5_000_000_000)
+    for piece in pieces:
+        writer.write(piece, 5_000_000_000)
     writer.close()
-    logs = Logs(Jobs(tmp_path, "us-east-1"))
+    return Logs(Jobs(home, "us-east-1"))
+
+
+def test_events_of_two_hosts_in_the_same_moment_have_different_ids(tmp_path: Path) -> None:
+    """``aws logs tail`` takes events with the same id and time for one."""
+    pieces = [Piece(host, None, b"line %d\n" % number) for host in ("algo-1", "algo-2") for number in range(3)]
+    logs = logs_of(tmp_path, pieces, hosts=2)
     events = logs.filter_events({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["events"]
     assert len({event["eventId"] for event in events}) == len(events) == 6
     assert all(len(event["eventId"]) == 56 and event["eventId"].isdecimal() for event in events)
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢"])
+def test_a_page_of_found_events_has_at_most_a_mebibyte_of_utf8_and_none_is_lost(tmp_path: Path, letter: str) -> None:
+    lines = [f"{number} {letter * 40_000}" for number in range(30)]
+    logs = logs_of(tmp_path, [Piece("algo-1", None, f"{line}\n".encode()) for line in lines])
+    request = {"logGroupName": GROUP, "logStreamNamePrefix": "job/"}
+    pages = [logs.filter_events(request)]
+    while token := pages[-1].get("nextToken"):
+        pages.append(logs.filter_events({**request, "nextToken": token}))
+    sizes = [sum(len(event["message"].encode()) + 26 for event in page["events"]) for page in pages]
+    assert max(sizes) <= 1 << 20
+    assert [event["message"] for page in pages for event in page["events"]] == lines

@@ -88,6 +88,21 @@ def test_every_line_comes_once_whatever_happens_in_between() -> None:
     assert texts(LogFollower(logs, "job", 2, cursor).read()) == ["i\n", "j\n"]
 
 
+@pytest.mark.parametrize("count", [4, 7, 40])
+def test_more_lines_of_one_millisecond_than_a_page_has_come_once(count: int) -> None:
+    logs = CloudWatch()
+    logs.put("job/algo-1-1", *((10, str(n)) for n in range(count)))
+    follower = LogFollower(logs, "job", 1)
+    got: list[str] = []
+    while not got or follower.more:
+        got += texts(follower.read())
+    logs.put("job/algo-1-1", (10, "same"), (11, "next"))
+    later = LogFollower(logs, "job", 1, json.loads(json.dumps(follower.cursor)))
+    while "next\n" not in got:
+        got += texts(later.read())
+    assert got == [f"{n}\n" for n in range(count)] + ["same\n", "next\n"]
+
+
 def test_a_lost_connection_loses_nothing() -> None:
     logs = CloudWatch()
     logs.put("job/algo-1-1", *((n, str(n)) for n in range(8)))

@@ -120,7 +120,7 @@ class Lock:
     """Another job that has a machine."""
 
     def __init__(self, machine: str) -> None:
-        path = machines.folder("default") / "locks" / machine
+        path = machines.locks_folder() / machine
         path.parent.mkdir(parents=True, exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -153,6 +153,14 @@ def test_each_host_has_a_machine_and_gives_it_back(world: NewWorld) -> None:
     assert is_free("a")
     job.acquire("algo-3")
     assert job.of("algo-3") == "a"
+
+
+def test_a_machine_of_two_fleets_runs_one_job(world: NewWorld) -> None:
+    first, second = world(1, machines="a", fleet="one"), world(1, machines="a", fleet="two")
+    first.acquire("algo-1")
+    second.acquire("algo-1")
+    assert first.of("algo-1") == "a"
+    assert second.of("algo-1") == "no machine is free: other jobs have a (job-1). Wait for them, or add hosts"
 
 
 def test_machines_are_tried_until_one_will_do_and_without_one_each_reason_is_said(world: NewWorld) -> None:
