@@ -81,9 +81,18 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
     elif parsed.require_horovod:
         choice = HorovodChoice.REQUIRED
     started = time.monotonic()
+    root = checkout()
     try:
+        if parsed.lock:
+            if root is None:
+                raise ProvisionError(
+                    "--lock writes constraints.txt of a checkout, but fleetfit is installed as a package",
+                    "Run `make lock` in a checkout of fleetfit.",
+                )
+            print(f"Wrote {lock(root)}")
+            return 0
         options = ProvisionOptions(
-            root=checkout(),
+            root=root,
             venv=parsed.venv.expanduser().absolute(),
             extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
             editable=not parsed.no_editable,
@@ -91,9 +100,6 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
             newest=parsed.newest,
             small_torch=parsed.small_torch,
         )
-        if parsed.lock and options.root is not None:
-            print(f"Wrote {lock(options.root)}")
-            return 0
         report = provision(options, StepProgress())
     except ProvisionError as error:
         print(f"fleetfit: {error}", file=sys.stderr)

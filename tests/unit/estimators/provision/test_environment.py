@@ -37,6 +37,15 @@ def test_only_in_a_checkout(tmp_path: Path) -> None:
         ProvisionOptions(root=tmp_path, venv=tmp_path)
 
 
+def test_versions_are_locked_only_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "_ROOT", tmp_path)  # which has no setup.py
+    monkeypatch.setattr(command, "provision", lambda options, progress: pytest.fail("it installs"))
+    assert command.main(["--lock", "--venv", str(tmp_path / "venv")]) == 1
+    assert "fleetfit is installed as a package. Run `make lock` in a checkout" in capsys.readouterr().err
+
+
 def test_an_extra_by_its_earlier_name(tmp_path: Path, installation: Installation) -> None:
     with pytest.raises(ProvisionError, match=r"no extra 'ui'\. Did you mean 'service'"):
         ProvisionOptions(root=None, venv=tmp_path, extras=frozenset({"ui"}))
