@@ -11,6 +11,7 @@ from pathlib import Path
 
 from estimators.provision.environment import HorovodChoice, Provisioned, ProvisionOptions, lock, provision
 from estimators.provision.errors import CommandFailed, ProvisionError
+from estimators.provision.packages import Installation
 from estimators.provision.progress import StepProgress
 
 _FAILED = 1
@@ -117,6 +118,8 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
     print(_summary(options, report, time.monotonic() - started))
     if report.horovod_problem is not None:
         print(f"fleetfit: {report.horovod_problem}", file=sys.stderr)
+    if (warning := Installation.of_venv(options.venv).interrupted()) is not None:
+        print(f"fleetfit: {warning}", file=sys.stderr)
     return 0
 
 

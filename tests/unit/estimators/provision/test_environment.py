@@ -79,6 +79,20 @@ def test_an_installed_fleetfit_completes_its_environment(
     assert report.horovod_problem is None
 
 
+def test_every_later_installation_names_the_packages_of_an_interrupted_one(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installation.state.mkdir(exist_ok=True)
+    (installation.state / "unfinished").write_text("simpy")
+    monkeypatch.setattr(Installation, "install", lambda self, requirements, **settings: None)
+    assert upkeep._install_one("docker", installation.prefix, []) == 0
+    assert "packages may be incomplete (simpy)" in capsys.readouterr().err
+    nothing = environment.Provisioned(done=(), packages={})
+    monkeypatch.setattr(command, "provision", lambda options, progress: nothing)
+    assert command.main(["--venv", str(installation.prefix)]) == 0
+    assert "fleetfit: an earlier installation was interrupted" in capsys.readouterr().err
+
+
 def test_the_extras_of_the_command_are_those_of_the_package() -> None:
     assert set(upkeep.EXTRAS) == packages.extras().keys() - {"tensorflow", "horovod"}
     assert packages.extras()["docker"] == ["docker>=7"]
