@@ -64,7 +64,8 @@ def main() -> int:
         from container import agent
 
         return agent.main(arguments)
-    print(f"usage: python -m container train|debug|agent|rank|rsh|serve …; got {command!r}", file=sys.stderr)
+    commands = "train|debug|agent|idle|elastic|rank|rsh|serve"
+    print(f"usage: python -m container {commands} …; got {command!r}", file=sys.stderr)
     return 2
 
 

@@ -10,8 +10,8 @@ works.
   ``{channel: {"uri": "/data/digits", "mode": "File"}}``. With ``--everybody``, any user may write into the channels.
 * ``agent collect --base-dir DIR… --output DIR``: packs the hosts' models and outputs, in the given order, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
-* ``agent mount --base-dir DIR… --channels FILE --mounts DIR``: mounts channels in FastFile mode, until standard input
-  ends.
+* ``agent mount --base-dir DIR… --channels FILE --mounts DIR [--everybody]``: mounts channels in FastFile mode, until
+  standard input ends. With ``--everybody``, any user may read the channels.
 * ``agent sync down|up --dir DIR --uri URI …``: synchronises checkpoints with a prefix of S3.
 * ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.

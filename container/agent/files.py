@@ -251,13 +251,14 @@ def _size_on_disk(copy: _Copy) -> int:
     return min(copy.item.size, os.stat(copy.source).st_blocks * 512)
 
 
-def fill(place: Path, items: Mapping[str, DataObject], channel: HostChannel) -> None:
+def fill(place: Path, items: Mapping[str, DataObject], channel: HostChannel, *, everybody: bool = False) -> None:
     """Create a host's folder for a channel, and fill it with links to files.
 
     Args:
         place: The folder.
         items: The objects, by the paths of the files that the links refer to.
         channel: The channel.
+        everybody: Whether any user may read the folder, because a container may run as any user.
     """
     _clear(place, channel)
     _make_folder(place)
@@ -265,6 +266,9 @@ def fill(place: Path, items: Mapping[str, DataObject], channel: HostChannel) -> 
         target = place / item.key
         target.parent.mkdir(parents=True, exist_ok=True)
         target.symlink_to(path)
+    if everybody:
+        for folder, _, _ in os.walk(place):
+            os.chmod(folder, 0o755)
 
 
 def _link_whole(channel: HostChannel, places: Sequence[Path]) -> None:

@@ -27,7 +27,7 @@ from container.contract.layout import MLTree
 from container.system import processes
 from container.system.locations import is_s3
 
-USAGE = "agent mount --base-dir DIR… --channels FILE --mounts DIR"
+USAGE = "agent mount --base-dir DIR… --channels FILE --mounts DIR [--everybody]"
 #: File in the folder of the mounts; it exists when all channels are mounted.
 READY = "ready"
 _MOUNT_TIMEOUT = 30.0
@@ -43,12 +43,12 @@ def main(argv: Sequence[str]) -> int:
     from container.agent.channels import read_channels
 
     try:
-        base_dirs, file, mounts = _parse(argv)
+        base_dirs, file, mounts, everybody = _parse(argv)
     except ValueError as error:
         print(f"{error}; usage: {USAGE}", file=sys.stderr)
         return 2
     try:
-        with Mounts(mounts) as mounted:
+        with Mounts(mounts, everybody=everybody) as mounted:
             for channel in read_channels(file):
                 if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
                     prepare(channel, base_dirs, mounted)
@@ -93,7 +93,8 @@ def prepare(channel: HostChannel, base_dirs: Sequence[Path], mounts: Mounts) -> 
         items = sources.objects(channel)
         check_keys(channel.uri, items)
         for base_dir, part in zip(base_dirs, share(channel, items, len(base_dirs)), strict=True):
-            fill(MLTree(base_dir).channel(channel.name), {mounts.path(item.uri): item for item in part}, channel)
+            place = MLTree(base_dir).channel(channel.name)
+            fill(place, {mounts.path(item.uri): item for item in part}, channel, everybody=mounts.everybody)
     except AgentError as error:
         raise AgentError(f"channel {channel.name!r}: {error}") from None
 
@@ -103,12 +104,13 @@ class Mounts:
 
     Args:
         folder: The folder for the mounts.
-        everybody: Whether any user may read the mounts. If false, no other user may read the mounts, not even root.
+        everybody: Whether any user may read the mounts, because a container may run as any user. If false, no other
+            user may read the mounts, not even root.
     """
 
     def __init__(self, folder: Path, *, everybody: bool = False) -> None:
         self._folder = folder
-        self._everybody = everybody
+        self.everybody = everybody
         self._rclone = check()
         self._running: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -144,7 +146,7 @@ class Mounts:
             [
                 self._rclone,
                 *("mount", f"source:{bucket}", os.fspath(place), "--read-only", "--config", os.devnull),
-                *(("--allow-other",) if self._everybody else ()),
+                *(("--allow-other",) if self.everybody else ()),
                 *("--vfs-cache-mode", "off", "--dir-cache-time", "1h", "--log-format", ""),
             ],
             env=_environment(),
@@ -212,7 +214,7 @@ def _environment() -> dict[str, str]:
     return {**kept, **{f"RCLONE_CONFIG_SOURCE_{name}": value for name, value in settings.items()}}
 
 
-def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path]:
+def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path, bool]:
     base_dirs: list[Path] = []
     values: dict[str, Path] = {}
     rest = [word for word in argv if word != "--everybody"]
@@ -226,4 +228,4 @@ def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path]:
             values[option] = Path(rest.pop(0))
     if not base_dirs or len(values) != 2:
         raise ValueError("--base-dir, --channels and --mounts are needed")
-    return base_dirs, values["--channels"], values["--mounts"]
+    return base_dirs, values["--channels"], values["--mounts"], "--everybody" in argv

@@ -30,12 +30,28 @@ _MAX_PATH = 4096
 _MAX_PART = 255
 #: The maximum number of digits of a number that :func:`write` repeats in an error message.
 _MAX_NUMBER = 25
+#: The end of the description of valid values if None is valid, too.
+_OR_NONE = ", or None"
 _WEEK = 7 * 86_400
 _MAX_MONEY = 1e9
 
 
 class UnknownOptionError(ConfigurationError):
     """Raised if no option has the given name."""
+
+
+class InvalidValueError(ConfigurationError):
+    """Raised if the value of an option is invalid.
+
+    Attributes:
+        value: The invalid value, which can be an item of the option's value.
+        must_be: A description of valid values.
+        remedy: What the user can do, as a sentence without a full stop. Empty for no remedy.
+    """
+
+    def __init__(self, where: str, must_be: str, value: Any, remedy: str = "") -> None:
+        super().__init__(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
+        self.value, self.must_be, self.remedy = value, must_be, remedy
 
 
 def option(rule: Rule, default: Any = None, **more: Any) -> Any:
@@ -64,10 +80,10 @@ def check(made: Any, where: str = "{kind}({name}=…)") -> None:
         ConfigurationError: a value violates the rule of its field.
     """
     for field in dataclasses.fields(made):
-        value = getattr(made, field.name)
-        if "rule" in field.metadata and not (value is None and field.default is None):
+        if "rule" in field.metadata:
+            rule = or_none(field.metadata["rule"]) if field.default is None else field.metadata["rule"]
             place = where.format(kind=type(made).__name__, name=field.name)
-            object.__setattr__(made, field.name, field.metadata["rule"](place, value))
+            object.__setattr__(made, field.name, rule(place, getattr(made, field.name)))
 
 
 def from_dict(kind: type, values: Any, what: str = "") -> Any:
@@ -126,7 +142,7 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
     )
 
 
-def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> ConfigurationError:
+def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> InvalidValueError:
     """Return the error for an option with an invalid value.
 
     Args:
@@ -135,7 +151,7 @@ def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> Configurat
         value: The invalid value.
         remedy: What the user can do, as a sentence without a full stop. Empty for no remedy.
     """
-    return ConfigurationError(f"{where} must be {must_be}, got {shown(value)}.{remedy and f' {remedy}.'}")
+    return InvalidValueError(where, must_be, value, remedy)
 
 
 def _unknown(where: str, value: object, allowed: Iterable[str]) -> str:
@@ -326,7 +342,19 @@ def or_none(rule: Rule) -> Rule:
 
     A field whose default is None does not need this function, because :func:`check` already accepts None for the field.
     """
-    return lambda where, value: None if value is None else rule(where, value)
+
+    def checked(where: str, value: Any) -> Any:
+        if value is None:
+            return None
+        try:
+            return rule(where, value)
+        except InvalidValueError as error:
+            # The error may be about an item of the value, or the rule may already accept None.
+            if error.value is not value or error.must_be.endswith(_OR_NONE):
+                raise
+            raise refuse(where, f"{error.must_be}{_OR_NONE}", value, error.remedy) from None
+
+    return checked
 
 
 def nested(kind: type) -> Rule:

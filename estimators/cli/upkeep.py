@@ -260,6 +260,8 @@ def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
         if isinstance(error, CommandFailed):
             sys.stderr.write("".join(f"    {line}\n" for line in error.tail))
         return Exit.UNABLE
+    if (warning := installation.interrupted()) is not None:
+        console.say(warning)
     return Exit.OK
 
 

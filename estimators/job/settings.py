@@ -65,7 +65,7 @@ def _environment(where: str, value: Any) -> dict[str, str]:
 
 def _model_dir(where: str, value: Any) -> str | bool:
     if value is not False and not isinstance(value, str | os.PathLike):
-        raise rules.refuse(where, "a path, False (to leave it out) or None (for the default)", value)
+        raise rules.refuse(where, "a path, or False (to leave it out)", value)
     return value if value is False else rules.path(where, value)
 
 
@@ -176,7 +176,7 @@ class Settings:
     tags: tuple[Tag, ...] = option(_list(_tags), ())
     capture_limit: int = option(rules.whole(1, 1 << 40), 10_000_000)
     hang_timeout: float | None = option(
-        rules.above_0(f"a number of seconds above 0 and at most {bounds.MAX_SECONDS:,}, or None", bounds.MAX_SECONDS)
+        rules.above_0(f"a number of seconds above 0 and at most {bounds.MAX_SECONDS:,}", bounds.MAX_SECONDS)
     )
     run_options: RunOptions = option(_run_options, default_factory=RunOptions)
 

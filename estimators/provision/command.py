@@ -11,6 +11,7 @@ from pathlib import Path
 
 from estimators.provision.environment import HorovodChoice, Provisioned, ProvisionOptions, lock, provision
 from estimators.provision.errors import CommandFailed, ProvisionError
+from estimators.provision.packages import Installation
 from estimators.provision.progress import StepProgress
 
 _FAILED = 1
@@ -81,9 +82,18 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
     elif parsed.require_horovod:
         choice = HorovodChoice.REQUIRED
     started = time.monotonic()
+    root = checkout()
     try:
+        if parsed.lock:
+            if root is None:
+                raise ProvisionError(
+                    "--lock writes constraints.txt of a checkout, but fleetfit is installed as a package",
+                    "Run `make lock` in a checkout of fleetfit.",
+                )
+            print(f"Wrote {lock(root)}")
+            return 0
         options = ProvisionOptions(
-            root=checkout(),
+            root=root,
             venv=parsed.venv.expanduser().absolute(),
             extras=frozenset(extra.strip() for extra in parsed.extras.split(",") if extra.strip()),
             editable=not parsed.no_editable,
@@ -91,9 +101,6 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
             newest=parsed.newest,
             small_torch=parsed.small_torch,
         )
-        if parsed.lock and options.root is not None:
-            print(f"Wrote {lock(options.root)}")
-            return 0
         report = provision(options, StepProgress())
     except ProvisionError as error:
         print(f"fleetfit: {error}", file=sys.stderr)
@@ -111,6 +118,8 @@ def main(arguments: Sequence[str], here: Path | None = None) -> int:
     print(_summary(options, report, time.monotonic() - started))
     if report.horovod_problem is not None:
         print(f"fleetfit: {report.horovod_problem}", file=sys.stderr)
+    if (warning := Installation.of_venv(options.venv).interrupted()) is not None:
+        print(f"fleetfit: {warning}", file=sys.stderr)
     return 0
 
 

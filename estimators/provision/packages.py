@@ -181,6 +181,18 @@ class Installation:
         """
         return "\n".join(self.install(requirements, log="plan", options=["--dry-run", *options]).lines)
 
+    def interrupted(self) -> str | None:
+        """Return a warning about packages whose installation was killed, and that may lack files. Return None if there
+        are no such packages.
+        """
+        names = self._unfinished()
+        if not names:
+            return None
+        return (
+            f"an earlier installation was interrupted, so packages may be incomplete ({', '.join(sorted(names))}). Run "
+            "the interrupted command again."
+        )
+
     def uninstall(self, names: Sequence[str], *, log: str) -> None:
         """Remove distributions. Names of distributions that are not installed are ignored."""
         self._uv("uninstall", names, log=log)
@@ -203,7 +215,7 @@ class Installation:
             # If an installation was killed, install again: uv considers a package installed if its metadata exists,
             # even if other files are missing.
             arguments = ["--reinstall", *arguments]
-        with contextlib.nullcontext() if "--dry-run" in options else self._marked(command, requirements):
+        with contextlib.nullcontext() if "--dry-run" in options else self._marked(requirements):
             finished = commands.run(
                 [program, "pip", command, "--python", str(self.python), *arguments],
                 log=self.log(log),
@@ -227,11 +239,11 @@ class Installation:
             return None
 
     @contextlib.contextmanager
-    def _marked(self, command: str, requirements: Sequence[str]) -> Iterator[None]:
+    def _marked(self, requirements: Sequence[str]) -> Iterator[None]:
         """Mark the required packages as unfinished while uv runs.
 
         The mark stays if this process is killed, or if uv fails after it has changed the environment. Then only a
-        successful installation of the same packages removes the mark.
+        successful installation or removal of the same packages removes the mark.
         """
         before = self._unfinished()
         names = {named(requirement) for requirement in requirements}
@@ -243,7 +255,7 @@ class Installation:
             if self.packages.stat().st_mtime_ns == changed:
                 self._mark(before)
             raise
-        self._mark(((before or frozenset()) - names or None) if command == "install" else before)
+        self._mark((before or frozenset()) - names or None)
 
     def _mark(self, names: frozenset[str] | None) -> None:
         if names is None:

@@ -82,11 +82,15 @@ def of_environment(
     tensorflow_too, torch_too = "tensorflow" in frameworks, "torch" in frameworks
     keras, torch = ("tf_keras",) if tensorflow_too else (), ("torch",) if torch_too else ()
     missing = [name for name in (*keras, *_REQUIRED, *torch, *also) if name not in installed]
-    if (tensorflow_too and flavour is None) or missing:
-        lacking = ", ".join(missing or ["TensorFlow"])
+    if tensorflow_too and flavour is None:
+        missing.insert(0, "TensorFlow")
+    if missing:
+        # `fleetfit install` leaves PyTorch out.
+        commands = ["`fleetfit install`"] if missing != ["torch"] else []
+        commands += ["`fleetfit install torch`"] if "torch" in missing else []
         raise ProvisionError(
-            f"The packages are copied from {installation.prefix}, which has no {lacking}",
-            f"First run `fleetfit install{' torch' if 'torch' in missing else ''}`.",
+            f"The packages are copied from {installation.prefix}, which has no {', '.join(missing)}",
+            f"First run {' and '.join(commands)}.",
         )
     if gpu and flavour != "tensorflow":
         raise ProvisionError(

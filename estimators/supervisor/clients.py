@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.messages import Message
+from container.contract.names import unknown
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.supervisor.events import CallerGone, StopAsked
 from estimators.supervisor.ipc_server import Attachment, ControlSocket
@@ -61,7 +62,7 @@ class Clients:
 
     async def answer(self, message: Message) -> dict[str, Any]:
         """Carry out a client's request, and return the response."""
-        operation = message["op"]
+        operation, allowed = message["op"], ["ping", "stop"]
         if operation == "ping":
             return {"ok": True}
         if operation == "stop":
@@ -75,4 +76,5 @@ class Clients:
 
             if operation in requests.OPERATIONS:
                 return requests.answer(elastic, message)
-        return {"ok": False, "error": f"unknown operation {operation!r}; allowed: 'ping', 'stop'."}
+            allowed += requests.OPERATIONS
+        return {"ok": False, "error": unknown("operation", operation, allowed)}

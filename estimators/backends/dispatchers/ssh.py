@@ -8,7 +8,6 @@ When this connection ends, the programs on the machine that serve it end, too. T
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import functools
 import itertools
@@ -99,7 +98,7 @@ class SshDispatcher(Dispatcher):
         known = jobs_folder().parent / "dispatchers" / "known_hosts"
         self._connections = Connections(loop, SshSettings(known_hosts=known, config=self._options.ssh_config))
         self._taker: tuple[SshConnection, ChildProcess] | None = None
-        self._writer: int | None = None  # the descriptor that writes to the program that reports changes
+        self._writer: asyncio.WriteTransport | None = None  # writes to the program that reports changes
         self._asked: dict[int, asyncio.Future[Message]] = {}
         self._numbers = itertools.count(1)
 
@@ -182,11 +181,12 @@ class SshDispatcher(Dispatcher):
             connection, program = await self._start("follow", name)
         except HostError as error:
             raise Unreached(str(error)) from None
-        self._writer = program.input
         messages = _Messages(self.loop, program.output)
-        beating = asyncio.ensure_future(self._beat())
+        pipe = os.fdopen(program.input, "wb", buffering=0)
+        self._writer, _ = await self.loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+        beating = asyncio.ensure_future(self._beat(self._writer))
         try:
-            self._write({"op": "have", **have})
+            self._writer.write(encode({"op": "have", **have}, LIMIT))
             while (message := await messages.next()) is not None:
                 if message["op"] == "answer":
                     answer = self._asked.get(int(message.get("id") or 0))
@@ -199,9 +199,9 @@ class SshDispatcher(Dispatcher):
             raise Unreached(await self._why(connection, program))
         finally:
             beating.cancel()
+            self._writer.close()
             self._writer = None
             messages.close()
-            os.close(program.input)
             connection.close()
             text = f"the connection to the dispatcher {self.place} was lost."
             for answer in self._asked.values():
@@ -214,30 +214,16 @@ class SshDispatcher(Dispatcher):
             return {"ok": False, "error": f"the dispatcher {self.place} cannot be reached at the moment."}
         number = next(self._numbers)
         answer = self._asked[number] = self.loop.create_future()
-        self._write({"op": "ask", "id": number, "message": message})
+        self._writer.write(encode({"op": "ask", "id": number, "message": message}, LIMIT))
         try:
             return dict(await answer)
         finally:
             del self._asked[number]
 
-    async def _beat(self) -> None:
+    async def _beat(self, writer: asyncio.WriteTransport) -> None:
         while True:
-            self._write({"op": "beat"})
+            writer.write(encode({"op": "beat"}, LIMIT))
             await asyncio.sleep(BEAT_S)
-
-    def _write(self, message: Message) -> None:
-        """Write a message to the program on the machine.
-
-        A short message is written without blocking. If the pipe is full, because the program has not read for a long
-        time, the message is dropped.
-        """
-        if self._writer is None:
-            return
-        data = memoryview(encode(message, LIMIT))
-        os.set_blocking(self._writer, len(data) > 4096)  # only the first one is long, and is read at once
-        with contextlib.suppress(OSError):  # the reader reports the end of the connection
-            while data:
-                data = data[os.write(self._writer, data) :]
 
     def close(self) -> None:
         """Close the connection. The program on the machine ends, but the supervisor continues to run."""

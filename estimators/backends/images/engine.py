@@ -158,8 +158,8 @@ class ImageEngine:
             import docker
         except ImportError:
             raise EngineError(
-                "Docker's Python SDK, which containers need, is not installed. Run `fleetfit install docker` (or "
-                "`pip install docker`)."
+                "Docker's Python SDK, which makes and pushes images, is not installed. Run `fleetfit install docker` "
+                "(or `pip install docker`)."
             ) from None
         try:
             with reached(self.address):

@@ -48,6 +48,7 @@ def refusal(action: str, status: int, answer: bytes, image: str | None = None) -
     text = answer.decode("utf-8", "replace").strip()
     with contextlib.suppress(ValueError, TypeError, KeyError):
         text = str(json.loads(text)["message"]).strip()
+    text = text or f"it gave no reason (HTTP status {status})"
     if status == http.client.NOT_FOUND:
         absent = image is not None and re.search(r"no such image|image not known|no pull access", text, re.IGNORECASE)
         return AbsentError(_no_image(image or "?") if absent else _meaning(action, text, image))

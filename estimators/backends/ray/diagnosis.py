@@ -25,7 +25,10 @@ def refusal(*, jobs: bool = False) -> str | None:
         return reason
     lacking = [name for name in _OF_JOBS if jobs and importlib.util.find_spec(name) is None]
     if lacking:
-        return f"Ray's client for jobs needs {' and '.join(lacking)}, which is not installed here. Run {_RAY.remedy}."
+        verb = "is" if len(lacking) == 1 else "are"
+        return (
+            f"Ray's client for jobs needs {' and '.join(lacking)}, which {verb} not installed here. Run {_RAY.remedy}."
+        )
     return None
 
 

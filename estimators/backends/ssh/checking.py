@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -10,6 +11,7 @@ import time
 from collections.abc import Coroutine, Sequence
 from typing import Any
 
+from container.contract.names import shown
 from container.system.asyncio_loop import AsyncioLoop, gather, within
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, Say
@@ -189,7 +191,7 @@ async def _look(connections: Connections, report: MachineReport) -> None:
     report.address = report.machine.address or connection.address
     words = ["python3", "-I", "-c", _PROBE, report.address, f"{_REACH_S:g}"]
     report.probe = await connection.start(words)
-    report.facts = json.loads(await report.probe.line())
+    report.facts = await _reported(report.probe)
     report.clock = report.facts.pop("time") - time.time()
 
 
@@ -198,4 +200,19 @@ async def _reach(report: MachineReport, there: Sequence[MachineReport]) -> None:
     assert report.probe is not None
     others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]
     os.write(report.probe.input, json.dumps(others).encode() + b"\n")
-    report.unreachable = json.loads(await report.probe.line())
+    report.unreachable = await _reported(report.probe)
+
+
+async def _reported(probe: ChildProcess) -> dict[str, Any]:
+    """Return the next object that the probe reports.
+
+    Raises:
+        EOFError: the probe has ended.
+        HostError: the machine's Python has printed something else.
+    """
+    line = await probe.line()
+    with contextlib.suppress(ValueError):
+        if isinstance(reported := json.loads(line), dict):
+            return reported
+    text = shown(line.decode(errors="replace").rstrip("\n"))
+    raise HostError(f"python3 there printed {text} instead of the check's result. Make python3 print nothing itself")

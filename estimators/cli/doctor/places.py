@@ -154,10 +154,10 @@ def _containers(environment: Mapping[str, str], found: Mapping[str, str]) -> Rep
     engine = docker_engine(environment)
     if "docker" in found:
         return engine
+    text = f"{engine.text}; Docker's Python SDK, which makes and pushes images, is not installed"
     remedy = " ".join(filter(None, (engine.remedy, "Docker's Python SDK: `fleetfit install docker`.")))
-    return dataclasses.replace(
-        engine, state=Verdict.MISSING, text=f"{engine.text}; Docker's Python SDK is not installed", remedy=remedy
-    )
+    state = Verdict.WARNING if engine.state is Verdict.OK else engine.state
+    return dataclasses.replace(engine, state=state, text=text, remedy=remedy)
 
 
 def _sagemaker(environment: Mapping[str, str]) -> ReportLine:
@@ -186,12 +186,14 @@ def docker_engine(environment: Mapping[str, str] = os.environ) -> ReportLine:
     if not engine.address.startswith("unix://"):
         return ReportLine.info("Docker", f"at {engine.address}; not checked")
     try:
-        engine.ask("answer", "GET", "/version", timeout=2.0)
+        answer = engine.ask("answer", "GET", "/version", timeout=2.0)
     except EngineError as error:
         text, _, remedy = " ".join(str(error).split()).partition(". ")  # an answer may have line breaks
         remedy = remedy or "Restart the engine, or set DOCKER_HOST to the engine's socket."
         return ReportLine.missing("Docker", text.rstrip(".: "), remedy)
     except ValueError:
+        answer = None
+    if not isinstance(answer, dict) or "ApiVersion" not in answer:
         text = f"{engine.address} is not a container engine's socket"
         return ReportLine.missing("Docker", text, "Set DOCKER_HOST to the engine's socket.")
     return ReportLine.ok("Docker", f"running ({engine.address.removeprefix('unix://')})")

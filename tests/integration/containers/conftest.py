@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import clusters
@@ -40,6 +41,16 @@ def base_image(engine: Engine) -> str:
 def image(engine: Engine, base_image: str) -> str:
     """The image that jobs run in, with the toolkit of this checkout."""
     return _made(engine, IMAGE, ["image", "build"], label=toolkit_digest())
+
+
+@pytest.fixture(scope="module")
+def user_image(engine: Engine, image: str) -> str:
+    """Our image with a ``USER``."""
+    name = "fleetfit-test-user"
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "Dockerfile").write_text(f"FROM {image}\nRUN useradd --uid 4321 trainer\nUSER trainer\n")
+        engine.build(Path(folder), name, {})
+    return name
 
 
 @pytest.fixture(scope="session")

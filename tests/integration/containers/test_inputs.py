@@ -70,6 +70,16 @@ def test_fast_file_mode(make: clusters.Make, s3: s3_server.Bucket, home: Path) -
     assert str(home) not in Path("/proc/self/mounts").read_text()
 
 
+@needs_fuse
+def test_an_image_of_another_user_reads_fast_files(make: clusters.Make, s3: s3_server.Bucket, user_image: str) -> None:
+    everything = {f"part-{number}": str(number) * 10 for number in range(4)}
+    for name, text in everything.items():
+        s3.put(f"train/{name}", text.encode())
+    make.marks.chmod(0o777)
+    inputs = {"mine": TrainingInput(s3.uri("train"), input_mode="FastFile")}
+    assert read(clusters.fit(make(SCRIPT, image_uri=user_image), inputs, logs=False)) == {0: everything}
+
+
 #: Writes into a file of each channel and beside it, as a script does that keeps an index or a cache there.
 WRITES = """
 import os, pathlib

@@ -133,16 +133,6 @@ if os.environ["WAITS"] == "yes":
 """
 
 
-@pytest.fixture(scope="module")
-def user_image(engine: Engine, image: str) -> str:
-    """Our image with a ``USER``."""
-    name = "fleetfit-test-user"
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "Dockerfile").write_text(f"FROM {image}\nRUN useradd --uid 4321 trainer\nUSER trainer\n")
-        engine.build(Path(folder), name, {})
-    return name
-
-
 def foreign_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.lstat().st_uid != os.geteuid()]
 

@@ -65,8 +65,13 @@ def test_another_installation_keeps_the_mark_of_a_killed_one(
     with pytest.raises(ProvisionError):
         real_venv.install(["killed==3.0"], log="second")
     assert unfinished.read_text() == "killed"
+    assert "may be incomplete (killed). Run the interrupted command again." in str(real_venv.interrupted())
     real_venv.install(killed, log="third")
     assert module.exists() and not unfinished.exists()
+    assert real_venv.interrupted() is None
+    unfinished.write_text("killed")
+    real_venv.uninstall(["killed"], log="fourth")  # which leaves nothing to repair
+    assert real_venv.interrupted() is None
 
 
 def test_settings_of_pip_hold_for_uv_and_its_own_come_before_them(

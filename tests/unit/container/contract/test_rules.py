@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 import math
 from pathlib import Path
@@ -37,6 +38,39 @@ def test_other_numbers_are_refused_with_the_range(rule: rules.Rule, value: Any, 
     with pytest.raises(ConfigurationError) as refused:
         rule("x", value)
     assert text in str(refused.value)
+
+
+@dataclasses.dataclass
+class Optional:
+    """Fields that may be None, and one that may not."""
+
+    size: int | None = rules.option(rules.whole(1))
+    twice: int | None = rules.option(rules.or_none(rules.whole(1)))
+    always: int | None = rules.option(rules.or_none(rules.whole(1)), 5)
+    never: int = rules.option(rules.whole(1), 5)
+    names: tuple[str, ...] | None = rules.option(rules.words(item=rules.text()))
+
+    def __post_init__(self) -> None:
+        rules.check(self, "{name}")
+
+
+@pytest.mark.parametrize(
+    ("values", "text"),
+    [
+        ({"size": 0}, "size must be a whole number of at least 1, or None, got 0."),
+        ({"twice": 0}, "twice must be a whole number of at least 1, or None, got 0."),
+        ({"always": 0}, "always must be a whole number of at least 1, or None, got 0."),
+        ({"never": 0}, "never must be a whole number of at least 1, got 0."),
+        ({"never": None}, "never must be a whole number of at least 1, got None."),
+        ({"names": "a"}, "names must be a list, or None, got 'a'. Write ['a']."),
+        ({"names": [""]}, "names must be a list of strings, got '' in it."),
+    ],
+)
+def test_none_is_among_the_values_of_a_field_that_may_be_none(values: dict[str, Any], text: str) -> None:
+    assert Optional(always=None).always is None
+    with pytest.raises(ConfigurationError) as refused:
+        Optional(**values)
+    assert str(refused.value) == text
 
 
 def test_a_number_of_seconds_stays_as_the_user_has_written_it() -> None:

@@ -149,7 +149,10 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         (["train", "train.py", "--stop-grace", "9" * 18], "0 to 315,360,000"),
         (["train", "train.py", "-s", "mpi", "-p", "100000"], "1 to 1,024"),
         (["train", "train.py", "-s", "mpi", "--option", "foo=1"], "'foo'"),
-        (["train", "train.py", "-s", "mpi", "--option", "autotune=maybe"], "must be True or False, got 'maybe'"),
+        (
+            ["train", "train.py", "-s", "mpi", "--option", "autotune=maybe"],
+            "must be True or False, or None, got 'maybe'",
+        ),
         (["train", "train.py", "-s", "elastic", "--option", "max_hosts=abc"], "max_hosts=…) must be a whole number"),
         (["train", "train.py", "--max-run", "soon"], "1h30m"),
         (["train", "train.py", "--name", "a", "--base-name", "b"], "not allowed"),

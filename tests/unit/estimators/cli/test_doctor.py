@@ -63,14 +63,18 @@ def test_mpirun(said: tuple | None, state: Verdict, part: str) -> None:
     assert part in item.text
 
 
-def test_containers_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = doctor.ReportLine.ok("Docker", "running (/run/docker.sock)")
     monkeypatch.setattr(places, "docker_engine", lambda environment: engine)
     local = finding(places.backends({}, {}), "local")
-    assert local.state is Verdict.MISSING
-    assert "running (/run/docker.sock); Docker's Python SDK is not installed" in local.text
+    assert local.state is Verdict.WARNING  # jobs run without the SDK
+    assert "running (/run/docker.sock); Docker's Python SDK, which makes and pushes images, is not" in local.text
     assert "`fleetfit install docker`" in str(local.remedy)
     assert finding(places.backends({}, {"docker": "7.1.0"}), "local").state is Verdict.OK
+    engine = doctor.ReportLine.missing("Docker", "there is no container engine", "Start Docker.")
+    none = finding(places.backends({}, {}), "local")
+    assert none.state is Verdict.MISSING
+    assert none.remedy == "Start Docker. Docker's Python SDK: `fleetfit install docker`."
 
 
 def test_what_some_commands_need_is_named_with_its_extra() -> None:
@@ -115,16 +119,23 @@ def test_docker_engines(tmp_path: Path) -> None:
         return places.docker_engine({"DOCKER_HOST": f"unix://{path}"})
 
     assert ask(tmp_path / "none").state is Verdict.MISSING
-    Engine(tmp_path / "good", b"HTTP/1.0 200 OK\r\n\r\n{}")
+    Engine(tmp_path / "good", b'HTTP/1.0 200 OK\r\n\r\n{"ApiVersion": "1.50"}')
     assert ask(tmp_path / "good").state is Verdict.OK
     Engine(tmp_path / "bad", b"HTTP/1.0 500 Oops\r\n\r\n")
     bad = ask(tmp_path / "bad")
-    assert (bad.state, bad.text) == (Verdict.MISSING, "the container engine cannot answer")
+    assert (bad.state, bad.text) == (
+        Verdict.MISSING,
+        "the container engine cannot answer: it gave no reason (HTTP status 500)",
+    )
     for name, answer in (("other", b"hello\r\n\r\n"), ("silent", b"")):
         Engine(tmp_path / name, answer)
         found = ask(tmp_path / name)
         assert found.state is Verdict.MISSING and "\n" not in found.text
         assert found.remedy == bad.remedy == "Restart the engine, or set DOCKER_HOST to the engine's socket."
+    for name in ("null", "[]", "1", "{}", "", "text"):
+        Engine(tmp_path / f"says {name}", f"HTTP/1.0 200 OK\r\n\r\n{name}".encode())
+        found = ask(tmp_path / f"says {name}")
+        assert found.state is Verdict.MISSING and "is not a container engine's socket" in found.text, name
     dead = socket.socket(socket.AF_UNIX)
     dead.bind(str(tmp_path / "dead"))
     dead.close()

@@ -96,15 +96,15 @@ _HUGE = 10**400
         ({"volume_size": _HUGE}, "volume_size must be a whole number from 1 to 65,536"),
         ({"hang_timeout": _HUGE}, "hang_timeout must be a number of seconds above 0 and at most 315,360,000, or None"),
         ({"distribution": {"mpi": {"enabled": True, "custom_mpi_options": "-x A=\0"}}}, "custom_mpi_options=…): a NUL"),
-        ({"distribution": {"mpi": {"enabled": True, "fusion_threshold_mb": 1e308}}}, "from 0 to 1,000,000,000, got"),
-        ({"distribution": {"mpi": {"enabled": True, "cycle_time_ms": _HUGE}}}, "from 0 to 1,000,000,000, got"),
+        ({"distribution": {"mpi": {"enabled": True, "fusion_threshold_mb": 1e308}}}, "to 1,000,000,000, or None"),
+        ({"distribution": {"mpi": {"enabled": True, "cycle_time_ms": _HUGE}}}, "from 0 to 1,000,000,000, or None"),
         ({"entry_point": "\ud800.py"}, "entry_point: '\\ud800.py' is not valid Unicode text."),
         ({"entry_point": "x" * 300}, "entry_point: a name in the path has 300 characters; at most 255 are possible"),
         ({"entry_point": "a\0b"}, "entry_point: a NUL character"),
         ({"output_path": "/out\0"}, "output_path: a NUL character"),
         ({"model_dir": "a\0b"}, "model_dir: a NUL character"),
         ({"instance_type": _deep(100_000)}, "instance_type must be a string such as 'local_process', got a value"),
-        ({"base_job_name": _Unprintable()}, "base_job_name must be a string, got a value of type _Unprintable."),
+        ({"base_job_name": _Unprintable()}, "a string, or None, got a value of type _Unprintable."),
         ({"role": "x" * 10**6}, "role: the value has 1,000,000 bytes"),
     ],
 )  # fmt: skip
@@ -126,12 +126,12 @@ def test_a_hostile_argument_is_refused_where_it_is_made(arguments: dict[str, Any
         (lambda: RunOptions(stop_grace=_HUGE), "stop_grace=…) must be a number of seconds from 0 to 315,360,000"),
         (lambda: RunOptions(backend_options=5), "backend_options=…) must be a dict with names as keys, got 5"),  # type: ignore[arg-type]
         (lambda: RunOptions(backend_options={"a": _circle()}), "may only contain strings"),
-        (lambda: RunOptions(dispatcher=5), "dispatcher=…) must be a string, got 5."),  # type: ignore[arg-type]
+        (lambda: RunOptions(dispatcher=5), "dispatcher=…) must be a string, or None, got 5."),  # type: ignore[arg-type]
         (lambda: FailurePolicy(cooldown=(_HUGE, 1)), "0 to 315,360,000, got 1000"),
         (lambda: SpotMarket(rate=_HUGE), "rate=…) must be a number from 0 to 315,360,000, got 1000"),
         (lambda: SpotMarket(trace=[_circle()]), "trace=…): each item must be"),  # type: ignore[list-item, arg-type]
         (lambda: Kill(rank=0, at_s=_HUGE), "at_s=…) must be a number of seconds from 0 to 315,360,000"),
-        (lambda: Kill(rank=0, at_line=b"x"), "at_line=…) must be a string, got b'x'."),  # type: ignore[arg-type]
+        (lambda: Kill(rank=0, at_line=b"x"), "at_line=…) must be a string, or None, got b'x'."),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", attribute_names=5), "attribute_names=…) must be a list"),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", content_type=_circle()), "content_type=…) must be a string"),  # type: ignore[arg-type]
         (lambda: TrainingInput("/data", s3_data_type="x" * 10**6), "unknown TrainingInput(s3_data_type=…)"),

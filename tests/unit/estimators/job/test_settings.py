@@ -18,7 +18,10 @@ from estimators.job.settings import Settings
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"entry_point": "t.py", "arguments": "--fp16"}, "arguments must be a list, got '--fp16'. Write ['--fp16']."),
+        (
+            {"entry_point": "t.py", "arguments": "--fp16"},
+            "arguments must be a list, or None, got '--fp16'. Write ['--fp16'].",
+        ),
         ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
         ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
         ({"entry_point": "t.py", "arguments": [10**5000]}, "arguments must be a list of strings, got"),
@@ -91,7 +94,7 @@ from estimators.job.settings import Settings
         ({"sagemaker_session": "us-east-1"}, "sagemaker_session must be a boto3 session"),
         ({"subnets": ["s"]}, "security_group_ids is missing"),
         ({"security_group_ids": ["s"]}, "subnets is missing"),
-        ({"model_dir": True}, "model_dir must be a path, False"),
+        ({"model_dir": True}, "model_dir must be a path, or False (to leave it out), or None, got"),
         ({"container_log_level": "INFO"}, "container_log_level must be a whole number"),
         ({"use_spot_instances": 1}, "use_spot_instances must be True or False"),
         ({"entry_point": 3}, "entry_point must be a string"),
@@ -100,8 +103,8 @@ from estimators.job.settings import Settings
         ({"instance_type": "ml.p3.2xlarge", "max_wait": 90000}, "also set use_spot_instances=True"),
         ({"max_wait": 90000}, "also set use_spot_instances=True"),
         ({"max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
-        ({"max_retry_attempts": 31}, "max_retry_attempts must be a whole number from 1 to 30, got 31."),
-        ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number from 1 to 30, got 0"),
+        ({"max_retry_attempts": 31}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 31."),
+        ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 0"),
         (
             {"max_retry_attempts": 2, "run_options": RunOptions(failure_policy=FailurePolicy(max_failures=3))},
             "both set the number of restarts. Leave one of these options out",

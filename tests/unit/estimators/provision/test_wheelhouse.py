@@ -45,8 +45,13 @@ def test_a_host_is_given_no_tensorflow_that_nothing_names(here: Path) -> None:
     for name in ("tensorflow_cpu", "tf_keras"):  # here neither
         (here / f"{name}-1.0.dist-info").rmdir()
     assert environment.PythonEnvironment.of(None, frameworks=()).wheels.wanted == small.wheels.wanted
-    with pytest.raises(ProvisionError, match="has no tf_keras"):
+    with pytest.raises(ProvisionError, match=r"has no TensorFlow, tf_keras\. First run `fleetfit install`\."):
         environment.PythonEnvironment.of(None)
+    with pytest.raises(
+        ProvisionError,
+        match=r"no TensorFlow, tf_keras, torch\. First run `fleetfit install` and `fleetfit install torch`\.",
+    ):
+        environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch"))
 
 
 def test_a_host_is_given_the_pytorch_that_a_job_names(here: Path, tmp_path: Path) -> None:
