@@ -423,7 +423,8 @@ class Snapshot:
         family = [one for one in below(self.supervisor.pid) if one.argv and one.argv != self.supervisor.argv]
         toolkits = {one.pid for one in family if one.kind == "toolkit"}
         forked = {one for one in family if one.pid in toolkits and (_stat(one.pid) or ("", 0, 0))[1] in toolkits}
-        found = (process(pid) for pid in on_machines())
+        there = on_machines()
+        found = [*(process(pid) for pid in there), *below(*there)]  # a script's helper may have no environment
         # A host's agent, which ends after it, is of the machine; each test looks whether it went. So is an allocation.
         family += [one for one in found if one is not None and "agent" not in one.argv]
         family = [one for one in family if not _is_slurms(one) and not one.is_kept]

@@ -121,7 +121,7 @@ def test_an_exception_and_its_place_are_read_from_the_traceback() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"max_failures": -1}, "max_failures=…) must be a whole number of at least 0, got -1."),
+        ({"max_failures": -1}, "max_failures=…) must be a whole number of at least 0, or None, got -1."),
         ({"min_hosts": 0}, "min_hosts=…) must be a whole number of at least 1"),
         ({"max_preemptions": True}, "max_preemptions"),
         ({"cooldown": 3}, "must be two numbers of seconds"),
