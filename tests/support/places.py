@@ -83,7 +83,7 @@ PROCESS_ONLY = frozenset(
         "test_restarts.test_the_code_of_a_job_that_is_over_is_kept_once",
         "test_stop.test_an_mpirun_that_takes_long_to_go_is_told_all_the_same",
         "test_orphans.test_the_next_job_removes_what_a_job_that_was_killed_as_a_whole_left",
-        # Checkpoints of other machines come here a moment after they were saved there; hosts that are named as one likes.
+        # Checkpoints of other machines come here a moment after they were saved there; a hosts file of invented names.
         "test_resuming.test_a_killed_cluster_goes_on_where_its_last_save_was",
         "test_elastic.test_horovods_own_elastic_scripts_go_on_from_their_commit_when_a_host_is_lost",
     }
