@@ -12,7 +12,7 @@ import enum
 import itertools
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -35,11 +35,12 @@ from estimators.backends.placement import ClusterPlacement
 from estimators.backends.sagemaker import mirror, packing, shipping
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import (
+    code_of,
     explain,
     is_denied,
     is_missing,
     is_taken,
-    is_unreached,
+    is_unanswered,
     meaning,
     needs_login,
     passes,
@@ -57,6 +58,8 @@ from estimators.records import status as statuses
 
 #: Number of attempts to create the job if AWS cannot be reached, in addition to botocore's own attempts.
 _CREATE_ATTEMPTS = 4
+#: Number of attempts to find out whether an existing job was created by a request whose response was lost.
+_DESCRIBE_ATTEMPTS = 8
 #: Seconds without a response after which the user is warned. Polling continues.
 _TELL_AFTER_S = 30.0
 #: Seconds between two searches for log streams of restarted hosts.
@@ -237,12 +240,24 @@ class SageMakerBackend(ManagedService):
                 return str(client.create_training_job(**request)["TrainingJobArn"])
             except Exception as error:
                 if is_taken(error):
-                    there = client.describe_training_job(TrainingJobName=self.spec.name)
+                    there = self._again(lambda: client.describe_training_job(TrainingJobName=self.spec.name))
                     if mirror.same_job(there, request, since):
                         return str(there["TrainingJobArn"])
+                    self._may_exist = False
                     raise
-                self._may_exist |= passes(error) and not is_unreached(error)
+                self._may_exist |= is_unanswered(error)
                 if not passes(error) or attempt == _CREATE_ATTEMPTS:
+                    raise
+            time.sleep(self._pace.next_look(0.0, attempt))
+        raise AssertionError("the last attempt returns or raises")
+
+    def _again(self, ask: Callable[[], Any]) -> Any:
+        """Return the response to a request that is repeated while it may succeed later."""
+        for attempt in itertools.count(1):
+            try:
+                return ask()
+            except Exception as error:
+                if not passes(error) or attempt == _DESCRIBE_ATTEMPTS:
                     raise
             time.sleep(self._pace.next_look(0.0, attempt))
         raise AssertionError("the last attempt returns or raises")
@@ -461,7 +476,8 @@ class SageMakerBackend(ManagedService):
                 return
             except Exception as error:  # noqa: BLE001 - whatever it is
                 login = needs_login(error)
-                if self._state is not _State.FOLLOWING or not (passes(error) or login or is_denied(error)):
+                settled = code_of(error) and not (passes(error) or login or is_denied(error))
+                if self._state is not _State.FOLLOWING or settled:
                     return  # the job is ending already; its status will show that
                 if not passes(error):
                     self._warn_once("stop", f"the job could not be stopped yet: {explain(error)}")

@@ -101,6 +101,14 @@ def is_unreached(error: BaseException) -> bool:
     return isinstance(error, exceptions.EndpointConnectionError | exceptions.ConnectTimeoutError)
 
 
+def is_unanswered(error: BaseException) -> bool:
+    """Return whether the AWS service may have carried out the request although its response is missing or a fault."""
+    if code_of(error):
+        status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
+        return int(status) >= 500
+    return passes(error) and not is_unreached(error)
+
+
 def is_missing(error: BaseException) -> bool:
     """Return whether the AWS service reports that the job, log group, repository or image does not exist."""
     code, text = code_of(error), said_by(error)

@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import datetime
 import types
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import ClientError, ConnectTimeoutError, EndpointConnectionError, NoCredentialsError
+from botocore.exceptions import (
+    ClientError,
+    ConnectTimeoutError,
+    EndpointConnectionError,
+    NoCredentialsError,
+    ProxyConnectionError,
+    SSLError,
+)
 
 from container.system.asyncio_loop import AsyncioLoop
 from estimators.backends.sagemaker.backend import SageMakerBackend, _State
@@ -77,6 +85,8 @@ def finish(backend: SageMakerBackend) -> None:
         EndpointConnectionError(endpoint_url="https://api.sagemaker"),  # the network is down: the job goes on and bills
         ConnectTimeoutError(endpoint_url="https://api.sagemaker"),
         NoCredentialsError(),
+        SSLError(endpoint_url="https://api.sagemaker", error="EOF occurred in violation of protocol"),
+        ProxyConnectionError(proxy_url="http://proxy"),
         ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, "StopTrainingJob"),
         ClientError({"Error": {"Code": "ExpiredTokenException", "Message": ""}}, "StopTrainingJob"),
     ],
@@ -117,10 +127,22 @@ def test_a_job_that_cannot_be_stopped_any_more_is_not_asked_again(backend: SageM
     assert service.asked == 1
 
 
+THROTTLED = ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, "CreateTrainingJob")
+FAULT = ClientError(
+    {"Error": {"Code": "InternalFailure", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 500}},  # type: ignore[typeddict-item]
+    "CreateTrainingJob",
+)
+
+
 @pytest.mark.parametrize(
     ("error", "may_exist"),
-    [(EndpointConnectionError(endpoint_url="https://api.sagemaker"), False), (ConnectionResetError(), True)],
-    ids=("not reached", "no answer"),
+    [
+        (EndpointConnectionError(endpoint_url="https://api.sagemaker"), False),
+        (ConnectionResetError(), True),
+        (THROTTLED, False),
+        (FAULT, True),
+    ],
+    ids=("not reached", "no answer", "throttled", "a fault"),
 )
 def test_a_job_is_created_when_sagemaker_is_reached_again(
     error: Exception, may_exist: bool, backend: SageMakerBackend
@@ -129,3 +151,18 @@ def test_a_job_is_created_when_sagemaker_is_reached_again(
     reach(backend, service)
     assert backend._create({}) == "arn"
     assert (service.asked, backend._may_exist) == (3, may_exist)
+
+
+def test_a_job_whose_creation_was_not_answered_is_found_when_sagemaker_can_be_asked(backend: SageMakerBackend) -> None:
+    """The name is taken by our own request: its description is asked for again, and the job is followed."""
+    taken = ClientError({"Error": {"Code": "ResourceInUse", "Message": ""}}, "CreateTrainingJob")
+    create, describe = Service(unreached=1, error=taken), Service(unreached=2, error=THROTTLED)
+    request = backend.spec.to_request()
+
+    def describe_training_job(**_: Any) -> dict[str, Any]:
+        describe.stop_training_job()
+        return {**request, "TrainingJobArn": "arn", "CreationTime": datetime.datetime.now(datetime.timezone.utc)}
+
+    create.describe_training_job = describe_training_job  # type: ignore[attr-defined]
+    reach(backend, create)
+    assert backend._create(request) == "arn" and describe.asked == 3
