@@ -8,10 +8,10 @@ every cluster program:
 
 * ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
   ``connected`` also has ``started``, which says whether the cluster was started here.
-* ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group``, ``of_caller``, ``size`` and
-  ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes. ``node`` is the id of
+* ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group``, ``of_caller``, ``size``,
+  ``least`` and ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes. ``node`` is the id of
   a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether this group is that of the
-  job's caller, and ``size`` is the job's number of hosts. The events of each host are ``placed`` with ``node``, then
+  job's caller, ``size`` is the job's number of hosts, and ``least`` the minimum. The events of each host are ``placed`` with ``node``, then
   ``started`` with ``ip``. When the host's node is drained, ``notice`` with ``seconds`` follows.
 * ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
   the job already has. Each host gets a node of its own. The event is ``places`` with ``nodes``, the ids of the
@@ -368,27 +368,28 @@ class RayDriver(cluster_program.Program):
         while True:
             created = group.wait(_LOOK_S)
             bundles = placement_group_table(group)["bundles"]
-            if len(bundles) < count:
+            if len(bundles) < asked["least"]:
                 raise ValueError(
-                    f"placement group {name} has {len(bundles)} bundles, but {count} hosts were requested. Make the "
-                    "group with one bundle for the caller, followed by one bundle for each host"
+                    f"placement group {name} has {len(bundles)} bundles, but {asked['least']} hosts were requested. "
+                    "Make the group with one bundle for the caller, followed by one bundle for each host"
                 )
             ours = sorted(bundles)[1 if asked["of_caller"] and len(bundles) > asked["size"] else 0 :]
-            asked["bundle"] = bundles[ours[-1]]
             with self._rooms:
+                waiting = [host for host in hosts if not host.released.is_set()]
+                if not waiting:
+                    return None
                 used = {host.bundle for host in list(self.hosts.values())}
-                indexes = [index for index in ours if index not in used][-count:]
+                free = [index for index in ours if index not in used]
+                indexes = free[-count:]
+                asked["bundle"] = bundles[(indexes or ours)[0]]
                 if created and len(indexes) == count:
                     for host, index in zip(hosts, indexes, strict=True):
                         host.bundle = index
                     break
-            if all(host.released.is_set() for host in hosts):
-                return None
-            full = f"other hosts use the {len(ours)} bundles of placement group {name}"
-            said = self._tell_pending(full if created else self._shortage(asked, count), said)
+            lack = f"{len(free)} of the {len(ours)} bundles of placement group {name} are free, and {count} are needed"
+            said = self._tell_pending(lack if created else self._shortage(asked, count), said)
             if created:
-                hosts[0].released.wait(_LOOK_S)
-        asked["bundle"] = bundles[indexes[0]]
+                waiting[0].released.wait(_LOOK_S)
         self._tell_placed(group, hosts, indexes)
         return group, indexes
 
@@ -463,6 +464,9 @@ class RayDriver(cluster_program.Program):
         for host, index in zip(hosts, indexes, strict=True):
             strategy = PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
             host.actor = actor_class.options(scheduling_strategy=strategy, resources=bundle, **options).remote()
+            if host.released.is_set():  # perhaps before :meth:`release` could see the actor
+                ray.kill(host.actor)
+                continue
             own = {**common, "code": self.code_name, "identity": host.identity, "key": host.key}
             waiting[host.actor.start.remote(own, self._archive)] = host
         since, told = time.monotonic(), False

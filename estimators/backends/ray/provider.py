@@ -118,6 +118,7 @@ class RayProvider(ArrivingProvider):
         """Return those arguments of the request ``acquire`` that only Ray's driver program has."""
         options = self.options
         strategy = options.strategy or ("PACK" if self._local else STRATEGIES[0])
+        fewest = self.spec.strategy.fewest_hosts if self.spec.strategy is not None else None
         return {
             "bundle": self.bundle,
             "strategy": strategy if len(group) > 1 else "PACK",
@@ -127,6 +128,7 @@ class RayProvider(ArrivingProvider):
             "group": self.group,
             "of_caller": options.placement_group is None,
             "size": len(self.spec.hosts),
+            "least": max(len(group), fewest or 1),
             "runtime_env": dict(options.runtime_env),
         }
 
