@@ -15,8 +15,8 @@ pytestmark = pytest.mark.tensorflow
 
 COLLECTIVE = CollectiveAllReduce()
 
-#: Trains until something ends it. What rank 1 does after some steps is in ``act``. That is no variable of the environment
-#: and no text to execute, so that all of them are forked from the same imports.
+#: Trains until something ends it. What rank 1 does after some steps is in ``act``: a hyperparameter, and no text to
+#: execute, so that all of them are forked from the same imports.
 TRAIN = """
 import os, time
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
