@@ -46,14 +46,17 @@ def run(folder: Path, files: dict[str, str], *arguments: str) -> tuple[int, str]
     done = subprocess.run(
         [sys.executable, str(SUPPORT / "rerun.py"), "-q", *arguments],
         cwd=folder,
-        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SUPPORT)},
+        # Of pytest's plugins only the one that is asked for: each of some fifty processes would import all of them.
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(SUPPORT), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"},
         capture_output=True,
         text=True,
     )
     return done.returncode, done.stdout
 
 
-WAYS = pytest.mark.parametrize("way", [("-p", "no:xdist"), ("-n", "2")], ids=["one process", "two processes"])
+WAYS = pytest.mark.parametrize(
+    "way", [("-p", "no:xdist"), ("-p", "xdist", "-n", "2")], ids=["one process", "two processes"]
+)
 
 
 @pytest.mark.landing
@@ -85,7 +88,7 @@ def test_it_is_red_where_tests_were_left_out(way: tuple[str, ...], tmp_path: Pat
 
 def test_what_stands_behind_a_deadly_test_is_run(tmp_path: Path) -> None:
     """And the deadly one once more, where it kills nobody else."""
-    code, said = run(tmp_path, {"all": DEADLY + BROKEN + GOOD}, "-n", "2")
+    code, said = run(tmp_path, {"all": DEADLY + BROKEN + GOOD}, "-p", "xdist", "-n", "2")
     assert "FAILED TWICE test_all.py::test_broken" in said, said
     assert "FLAKY test_all.py::test_deadly" in said
     assert "2 failed, 1 passed" in said

@@ -1,4 +1,7 @@
-"""Clusters started by hand, as scripts for SageMaker are: mpirun, or TF_CONFIG. Nothing of fleetfit's launchers."""
+"""Clusters started by hand, as scripts for SageMaker are: mpirun, or TF_CONFIG. Nothing of fleetfit's launchers.
+
+Their processes are forked from one that has imported TensorFlow; see :mod:`forked`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +18,8 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO
+
+import forked
 
 from container.toolkit import ports
 
@@ -75,7 +80,8 @@ def mpirun(ranks: int, argv: Sequence[str], **variables: str) -> Ended:
     command = [str(MPIRUN), "--allow-run-as-root", "--oversubscribe", "-np", str(ranks), "--bind-to", "none"]
     options = ["--mca", "btl_vader_single_copy_mechanism", "none", "--mca", "mpi_yield_when_idle", "1"]
     try:
-        return _run([("mpirun", [*command, *options, sys.executable, *argv], {**variables, "TMPDIR": folder})])[0]
+        program = forked.command(argv, environment(**variables))
+        return _run([("mpirun", [*command, *options, *program], {**variables, "TMPDIR": folder})])[0]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -148,10 +154,10 @@ def _run(
     try:
         for name, argv, variables in plans:
             output = tempfile.TemporaryFile()  # noqa: SIM115 - read when the process has ended
-            command = list(argv) if name == "mpirun" else [sys.executable, *argv]
+            env = environment(**variables)
             process = subprocess.Popen(
-                command,
-                env=environment(**variables),
+                argv if name == "mpirun" else forked.command(argv, env),
+                env=env,
                 cwd=ROOT,
                 stdout=output,
                 stderr=subprocess.STDOUT,

@@ -1,4 +1,4 @@
-"""``two_workers.py RANK FOLDER``: one of two workers; trains, loses everything, goes on from a checkpoint."""
+"""``two_workers.py FOLDER``: a worker of the two in TF_CONFIG; trains, loses everything, goes on from a checkpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-RANK, FOLDER = int(sys.argv[1]), Path(sys.argv[2])
+RANK, FOLDER = int(json.loads(os.environ["TF_CONFIG"])["task"]["index"]), Path(sys.argv[1])
 os.environ["TF_USE_LEGACY_KERAS"] = "1"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ["CUDA_VISIBLE_DEVICES"] = ""

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.tensorflow
 def test_parameter_servers(tmp_path: Path) -> None:
     script = str(Path(__file__).with_name("ps_checks.py"))
     began = time.monotonic()
-    chief, *others = launching.parameter_servers(2, 2, [script, str(tmp_path)])
+    chief, *others = launching.parameter_servers(2, 2, [script, str(tmp_path)], TF_USE_LEGACY_KERAS="1")
     assert chief.code == 0 and "all passed" in chief.text, chief.text
     assert time.monotonic() - began < launching.TIMEOUT_S
     for ended in others:

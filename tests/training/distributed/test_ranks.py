@@ -19,6 +19,11 @@ needs_horovod = pytest.mark.skipif(
 )
 
 
+def environment(flavour: str) -> dict[str, str]:
+    """What chooses that Keras."""
+    return {"TF_USE_LEGACY_KERAS": "1" if flavour == "tf_keras" else "0"}
+
+
 def checked(ended: launching.Ended, *ranks: int) -> None:
     assert ended.code == 0, ended.text
     for rank in ranks:
@@ -31,18 +36,19 @@ def checked(ended: launching.Ended, *ranks: int) -> None:
 @pytest.mark.horovod
 @pytest.mark.parametrize("flavour", ["tf_keras", pytest.param("keras", marks=pytest.mark.soak)])
 def test_horovod(flavour: str, tmp_path: Path) -> None:
-    checked(launching.mpirun(2, [str(launching.CHECKS), flavour, str(tmp_path)]), 0, 1)
+    checked(launching.mpirun(2, [str(launching.CHECKS), flavour, str(tmp_path)], **environment(flavour)), 0, 1)
 
 
 @pytest.mark.parametrize("flavour", [pytest.param("tf_keras", marks=pytest.mark.soak), "keras"])
 def test_collective(flavour: str, tmp_path: Path) -> None:
-    for rank, ended in enumerate(launching.collective(2, [str(launching.CHECKS), flavour, str(tmp_path)])):
+    ranks = launching.collective(2, [str(launching.CHECKS), flavour, str(tmp_path)], **environment(flavour))
+    for rank, ended in enumerate(ranks):
         checked(ended, rank)
 
 
 @pytest.mark.soak
 def test_one_process(tmp_path: Path) -> None:
-    checked(launching.alone([str(launching.CHECKS), "tf_keras", str(tmp_path)]), 0)
+    checked(launching.alone([str(launching.CHECKS), "tf_keras", str(tmp_path)], **environment("tf_keras")), 0)
 
 
 def test_who_did_not_come_is_named() -> None:

@@ -36,14 +36,14 @@ char *secure_getenv(const char *name) { return look("secure_getenv", name); }
 OTHERS = {"HOME", "PATH", "PSUTIL_DEBUG", "PSUTIL_TESTING", "OMPI_COMM_WORLD_LOCAL_SIZE", "__PYVENV_LAUNCHER__"}
 
 
-@pytest.mark.parametrize("module", ["tensorflow", "tf_keras", "horovod.tensorflow", "torch._dynamo"])
-def test_what_libraries_read_when_they_are_loaded_is_compared(module: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("modules", ["tensorflow, tf_keras, horovod.tensorflow", "torch._dynamo"])
+def test_what_libraries_read_when_they_are_loaded_is_compared(modules: str, tmp_path: Path) -> None:
     (tmp_path / "notes.c").write_text(NOTES)
     library = tmp_path / "notes.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "notes.c", "-ldl"], check=True)
     with (tmp_path / "read").open("wb") as notes:
         env = {**os.environ, "LD_PRELOAD": str(library), "NOTES_FD": str(notes.fileno()), "TF_USE_LEGACY_KERAS": "1"}
-        command = [sys.executable, "-c", f"import {module}"]
+        command = [sys.executable, "-c", f"import {modules}"]
         subprocess.run(command, env=env, pass_fds=[notes.fileno()], check=True, stderr=subprocess.DEVNULL)
     names = set((tmp_path / "read").read_text(encoding="utf-8", errors="replace").split())
     assert len(names) > 50

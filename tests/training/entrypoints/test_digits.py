@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import forked
+import launching
 import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -22,6 +24,12 @@ def run(*argv: str | Path, **environment: str) -> subprocess.CompletedProcess[st
     return subprocess.run(
         [str(argument) for argument in argv], env={**inherited, **environment}, capture_output=True, text=True
     )
+
+
+def run_python(*argv: str | Path) -> subprocess.CompletedProcess[str]:
+    """Runs a program that imports TensorFlow."""
+    arguments, chosen = [str(argument) for argument in argv], {"TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": "1"}
+    return run(*forked.command(arguments, launching.environment(**chosen)), **launching.environment(**chosen))
 
 
 @pytest.fixture(scope="session")
@@ -56,7 +64,7 @@ for channel in ("train", "validation"):
     found[channel] = [len(pixels), min(counts.values()), max(counts.values()), float(pixels.min()), float(pixels.max())]
 print(json.dumps(found))
 """
-    shown = run(sys.executable, "-c", script, digits, TF_CPP_MIN_LOG_LEVEL="3")
+    shown = run_python("-c", script, digits)
     found = json.loads(shown.stdout)
     # 1,797 images, every digit in its share, pixels from 0 to 1.
     assert found == {"train": [1437, 139, 146, 0.0, 1.0], "validation": [360, 35, 37, 0.0, 1.0]}
@@ -116,9 +124,7 @@ def test_two_ranks_under_plain_mpirun_train_and_resume(digits: Path, tmp_path: P
 @pytest.mark.tensorflow
 def test_alone_it_says_so_and_trains(digits: Path, tmp_path: Path) -> None:
     arguments = ["--train", digits / "train", "--validation", digits / "validation", "--epochs", "2"]
-    alone = run(
-        sys.executable, SCRIPTS / "train_horovod.py", *arguments, "--model_dir", tmp_path, "--checkpoint-dir", tmp_path
-    )
+    alone = run_python(SCRIPTS / "train_horovod.py", *arguments, "--model_dir", tmp_path, "--checkpoint-dir", tmp_path)
     assert alone.returncode == 0, alone.stderr
     assert "training in a single process" in alone.stdout
     assert "val_accuracy: 0." in alone.stdout
@@ -127,6 +133,6 @@ def test_alone_it_says_so_and_trains(digits: Path, tmp_path: Path) -> None:
 
 @pytest.mark.tensorflow
 def test_missing_data_names_the_remedy(tmp_path: Path) -> None:
-    shown = run(sys.executable, SCRIPTS / "train_horovod.py", "--train", tmp_path)
+    shown = run_python(SCRIPTS / "train_horovod.py", "--train", tmp_path)
     assert shown.returncode == 1
     assert "prepare_digits.py" in shown.stderr

@@ -92,10 +92,10 @@ def test_keras_3_with_the_synchronous_strategies(distribution: Any, digits: dict
             if metric.name == "val_accuracy":
                 seen.append(metric.value)
 
-    job = fit("train.py", distribution, digits, {"epochs": 7}, {"TF_USE_LEGACY_KERAS": "0"}, callbacks=[Watch()])
+    job = fit("train.py", distribution, digits, {"epochs": 4}, {"TF_USE_LEGACY_KERAS": "0"}, callbacks=[Watch()])
     metrics = job.metrics()
     values = metrics[metrics["name"] == "val_accuracy"]
-    assert values["value"].iloc[-1] >= 0.95
+    assert values["value"].iloc[-1] >= 0.9
     assert set(values["rank"]) == {0}
     # The job's own metrics arrive while it runs, without a regex.
     assert seen == values["value"].tolist()
@@ -113,10 +113,10 @@ def test_keras_3_with_parameter_servers_is_refused(digits: dict[str, str]) -> No
 @pytest.mark.parametrize(
     ("script", "distribution", "hyperparameters", "words"),
     [
-        ("train_horovod.py", MPI(), {"epochs": 8, "batch-size": 32}, ""),
+        ("train_horovod.py", MPI(), {"epochs": 4, "batch-size": 32}, ""),
         pytest.param("train_multi_worker.py", CollectiveAllReduce(), {"epochs": 8}, "", marks=pytest.mark.soak),
         # No update of the iteration counter is lost.
-        ("train_parameter_server.py", ParameterServer(), {"epochs": 8, "learning-rate": 0.002}, "updates: 352 of 352"),
+        ("train_parameter_server.py", ParameterServer(), {"epochs": 5, "learning-rate": 0.002}, "updates: 220 of 220"),
         ("train_mpi4py.py", MPI(processes_per_host=2), {}, "rank 3 of 4"),
         pytest.param("train_session.py", MPI(), {}, "rank 1 of 2, with MPI", marks=pytest.mark.soak),
     ],
@@ -127,7 +127,7 @@ def test_scripts_that_users_bring(
 ) -> None:
     job = fit(script, distribution, digits, hyperparameters)
     text = "".join(printed(job).values())
-    assert accuracy(text) >= 0.95 and words in text
+    assert accuracy(text) >= 0.85 and words in text, accuracy(text)
     assert Path(job.model_data or "").is_file()
 
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import feeding
@@ -26,16 +24,10 @@ WITHOUT = (
 
 def check(folder: Path, *names: str, **environment: str) -> str:
     paths = os.pathsep.join([str(Path(feeding.__file__).parent), launching.PYTHONPATH])
-    done = subprocess.run(
-        [sys.executable, str(CHECKS), str(folder), *names],
-        env={**os.environ, "PYTHONPATH": paths, "TF_CPP_MIN_LOG_LEVEL": "3", **environment},
-        capture_output=True,
-        text=True,
-        timeout=280,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.count(" ok\n") == (len(names) or CHECKS.read_text().count("\ndef check_"))
-    return done.stdout
+    ended = launching.alone([str(CHECKS), str(folder), *names], PYTHONPATH=paths, **environment)
+    assert ended.code == 0, ended.text
+    assert ended.text.count(" ok\n") == (len(names) or CHECKS.read_text().count("\ndef check_"))
+    return ended.text
 
 
 @pytest.mark.tensorflow

@@ -148,6 +148,7 @@ def test_faults_end_the_job_and_leaving_early_does_not(tmp_path: Path) -> None:
     script = own_script(
         tmp_path / "source",
         "import sys\n"
+        "import tensorflow\n"  # as scripts do, so that all three are forked from one that has imported it
         "from sagemaker_tensorflow import PipeModeDataset\n"
         "take = int(sys.argv[sys.argv.index('--take') + 1])\n"
         "for _ in PipeModeDataset('train', 'TFRecord').take(take): pass\n",

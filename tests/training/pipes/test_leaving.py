@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
+import forked
 import launching
 import pytest
 
@@ -31,8 +31,8 @@ def test_leaving_while_the_stream_stands_still(tmp_path: Path) -> None:
         os.mkfifo(data / "train_0")
         writers.append(os.open(data / "train_0", os.O_RDWR))
         os.write(writers[-1], b"".join(tfrecord.encode(b"r%d" % number) for number in range(3)))
-        words = [sys.executable, str(SCRIPT), str(base), way]
-        environment = {"PYTHONPATH": launching.PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3", "FLEETFIT_NATIVE_PIPE": native}
+        environment = launching.environment(FLEETFIT_NATIVE_PIPE=native, TF_USE_LEGACY_KERAS="0")
+        words = forked.command([str(SCRIPT), str(base), way], environment)
         scripts.append(
             subprocess.Popen(words, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
         )

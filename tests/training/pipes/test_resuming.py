@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 
 import launching
@@ -26,14 +24,10 @@ def test_each_remaining_record_is_seen_once(tmp_path: Path, shuffle: int, legacy
     for kill in (STEPS + 3, 2, 0):  # in the second epoch; in its rest; never
         out = tmp_path / f"out-{kill}"
         with agent(tmp_path / "ml", channels):
-            done = subprocess.run(
-                [sys.executable, str(SCRIPT), str(tmp_path / "ml"), str(out), str(kill), str(shuffle)],
-                env={"PYTHONPATH": launching.PYTHONPATH, "TF_CPP_MIN_LOG_LEVEL": "3", "TF_USE_LEGACY_KERAS": legacy},
-                capture_output=True,
-                text=True,
-                timeout=120,
+            done = launching.alone(
+                [str(SCRIPT), str(tmp_path / "ml"), str(out), str(kill), str(shuffle)], TF_USE_LEGACY_KERAS=legacy
             )
-        assert done.returncode == (-9 if kill else 0), done.stdout + done.stderr
+        assert done.code == (-9 if kill else 0), done.text
         found = [[int(value) for value in line.split()[2:]] for line in out.read_text().splitlines()]
         # A checkpoint holds what was finished when the last step began: that step comes again.
         steps += found[:-1] if kill else found

@@ -1,9 +1,22 @@
-import numpy as np
+import os
+
+os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
+
+import tensorflow as tf
 
 from container import distributed
 from container.checkpoint import Checkpointer
 
-model = {"weights": np.zeros(3, "float32")}
+
+def build():
+    import numpy as np
+
+    return {"weights": np.zeros(3, "float32")}
+
+
+model = build()
 steps = 200
 
 

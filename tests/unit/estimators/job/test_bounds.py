@@ -244,7 +244,7 @@ _MADE = (
 ARGUMENTS = [(made, name) for made in _MADE for name in inspect.signature(made).parameters]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck), database=None)
 @given(place=st.sampled_from(ARGUMENTS), value=VALUES)
 def test_no_value_gets_past_a_constructor_with_another_error(place: tuple[Any, str], value: Any) -> None:
     see_that_it_is_taken_or_refused(*place, value)

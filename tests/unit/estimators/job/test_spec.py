@@ -113,7 +113,7 @@ SPECS = st.builds(
 
 
 @given(SPECS)
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=80, deadline=None)
 def test_a_spec_reads_back_equal(spec: TrainingJobSpec) -> None:
     request = json.loads(json.dumps(spec.to_request()))
     assert TrainingJobSpec.from_request(request) == spec
