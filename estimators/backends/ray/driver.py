@@ -9,10 +9,11 @@ every cluster program:
 * ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
   ``connected`` also has ``started``, which says whether the cluster was started here.
 * ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group``, ``of_caller``, ``size``,
-  ``least`` and ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes. ``node`` is the id of
-  a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether this group is that of the
-  job's caller, ``size`` is the job's number of hosts, and ``least`` the minimum. The events of each host are ``placed`` with ``node``, then
-  ``started`` with ``ip``. When the host's node is drained, ``notice`` with ``seconds`` follows.
+  ``least`` and ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes.
+  ``node`` is the id of a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether this
+  group is that of the job's caller, ``size`` is the job's number of hosts, and ``least`` the minimum. The events of
+  each host are ``placed`` with ``node``, then ``started`` with ``ip``. When the host's node is drained, ``notice``
+  with ``seconds`` follows.
 * ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
   the job already has. Each host gets a node of its own. The event is ``places`` with ``nodes``, the ids of the
   nodes with reserved resources. It is sent immediately and after each change.
