@@ -114,6 +114,8 @@ class Mounts:
         self._rclone = check()
         self._running: dict[str, int] = {}
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if everybody:
+            folder.chmod(0o700)  # also if it existed: on this machine, only this mode keeps other users out
 
     def path(self, uri: str) -> str:
         """Return the path under which an object can be read as a file. Mount the object's bucket if necessary.

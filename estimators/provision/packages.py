@@ -215,7 +215,7 @@ class Installation:
             # If an installation was killed, install again: uv considers a package installed if its metadata exists,
             # even if other files are missing.
             arguments = ["--reinstall", *arguments]
-        with contextlib.nullcontext() if "--dry-run" in options else self._marked(requirements):
+        with contextlib.nullcontext() if "--dry-run" in options else self._marked(command, requirements):
             finished = commands.run(
                 [program, "pip", command, "--python", str(self.python), *arguments],
                 log=self.log(log),
@@ -239,11 +239,12 @@ class Installation:
             return None
 
     @contextlib.contextmanager
-    def _marked(self, requirements: Sequence[str]) -> Iterator[None]:
+    def _marked(self, command: str, requirements: Sequence[str]) -> Iterator[None]:
         """Mark the required packages as unfinished while uv runs.
 
         The mark stays if this process is killed, or if uv fails after it has changed the environment. Then only a
-        successful installation or removal of the same packages removes the mark.
+        successful installation of the same packages removes the mark. A removal takes the names of the removed packages
+        from the mark, but the next installation still has to repair their dependencies.
         """
         before = self._unfinished()
         names = {named(requirement) for requirement in requirements}
@@ -255,7 +256,8 @@ class Installation:
             if self.packages.stat().st_mtime_ns == changed:
                 self._mark(before)
             raise
-        self._mark((before or frozenset()) - names or None)
+        left = (before or frozenset()) - names
+        self._mark(None if not left and (command == "install" or before is None) else left)
 
     def _mark(self, names: frozenset[str] | None) -> None:
         if names is None:

@@ -183,9 +183,10 @@ class SshDispatcher(Dispatcher):
             raise Unreached(str(error)) from None
         messages = _Messages(self.loop, program.output)
         pipe = os.fdopen(program.input, "wb", buffering=0)
-        self._writer, _ = await self.loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
-        beating = asyncio.ensure_future(self._beat(self._writer))
+        beating: asyncio.Future[None] | None = None
         try:
+            self._writer, _ = await self.loop.connect_write_pipe(asyncio.BaseProtocol, pipe)
+            beating = asyncio.ensure_future(self._beat(self._writer))
             self._writer.write(encode({"op": "have", **have}, LIMIT))
             while (message := await messages.next()) is not None:
                 if message["op"] == "answer":
@@ -198,9 +199,10 @@ class SshDispatcher(Dispatcher):
                     return
             raise Unreached(await self._why(connection, program))
         finally:
-            beating.cancel()
-            self._writer.close()
-            self._writer = None
+            if self._writer is not None and beating is not None:
+                beating.cancel()
+                self._writer.abort()  # close() would wait until the machine has read everything
+                self._writer = None
             messages.close()
             connection.close()
             text = f"the connection to the dispatcher {self.place} was lost."

@@ -46,8 +46,10 @@ def refusal(action: str, status: int, answer: bytes, image: str | None = None) -
         image: The image that the request used, or None.
     """
     text = answer.decode("utf-8", "replace").strip()
-    with contextlib.suppress(ValueError, TypeError, KeyError):
-        text = str(json.loads(text)["message"]).strip()
+    with contextlib.suppress(ValueError):
+        said = json.loads(text)
+        message = said.get("message") if isinstance(said, dict) else None
+        text = message.strip() if isinstance(message, str) else ""
     text = text or f"it gave no reason (HTTP status {status})"
     if status == http.client.NOT_FOUND:
         absent = image is not None and re.search(r"no such image|image not known|no pull access", text, re.IGNORECASE)

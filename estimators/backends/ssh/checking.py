@@ -55,19 +55,19 @@ try:
     socket.gethostbyname(socket.gethostname())
 except OSError:
     own = False
-print(json.dumps(dict(
+print(json.dumps(dict(facts=dict(
     hostname=socket.gethostname(), knows_itself=own, processor=os.uname().machine, pythons=found,
     cpus=len(os.sched_getaffinity(0)), gpus=len([p for p in glob.glob("/dev/nvidia[0-9]*") if p[11:].isdigit()]),
     disk=shutil.disk_usage(place).free, temporary=shutil.disk_usage(tempfile.gettempdir()).free,
     port=port, problem=problem, time=time.time(),
-)), flush=True)
+))), flush=True)
 unreachable = {}
 for name, other, port in json.loads(sys.stdin.readline() or "[]"):
     try:
         socket.create_connection((other, port), timeout=seconds).close()
     except OSError as error:
         unreachable[name] = error.strerror or str(error)
-print(json.dumps(unreachable), flush=True)
+print(json.dumps(dict(unreachable=unreachable)), flush=True)
 sys.stdin.read()
 """
 
@@ -191,7 +191,7 @@ async def _look(connections: Connections, report: MachineReport) -> None:
     report.address = report.machine.address or connection.address
     words = ["python3", "-I", "-c", _PROBE, report.address, f"{_REACH_S:g}"]
     report.probe = await connection.start(words)
-    report.facts = await _reported(report.probe)
+    report.facts = await _reported(report.probe, "facts")
     report.clock = report.facts.pop("time") - time.time()
 
 
@@ -200,19 +200,21 @@ async def _reach(report: MachineReport, there: Sequence[MachineReport]) -> None:
     assert report.probe is not None
     others = [(other.machine.name, other.address, other.facts["port"]) for other in there if other is not report]
     os.write(report.probe.input, json.dumps(others).encode() + b"\n")
-    report.unreachable = await _reported(report.probe)
+    report.unreachable = await _reported(report.probe, "unreachable")
 
 
-async def _reported(probe: ChildProcess) -> dict[str, Any]:
-    """Return the next object that the probe reports.
+async def _reported(probe: ChildProcess, key: str) -> dict[str, Any]:
+    """Return the next object that the probe reports under a key.
 
     Raises:
         EOFError: the probe has ended.
         HostError: the machine's Python has printed something else.
     """
-    line = await probe.line()
-    with contextlib.suppress(ValueError):
-        if isinstance(reported := json.loads(line), dict):
+    line = b""
+    with contextlib.suppress(ValueError, RecursionError):  # the line is too long, no JSON or nested too deeply
+        line = await probe.line()
+        message = json.loads(line)
+        if isinstance(message, dict) and isinstance(reported := message.get(key), dict):
             return reported
-    text = shown(line.decode(errors="replace").rstrip("\n"))
+    text = shown(line.decode(errors="replace").rstrip("\n")) if line else "a very long line"
     raise HostError(f"python3 there printed {text} instead of the check's result. Make python3 print nothing itself")

@@ -69,9 +69,24 @@ def test_another_installation_keeps_the_mark_of_a_killed_one(
     real_venv.install(killed, log="third")
     assert module.exists() and not unfinished.exists()
     assert real_venv.interrupted() is None
-    unfinished.write_text("killed")
-    real_venv.uninstall(["killed"], log="fourth")  # which leaves nothing to repair
-    assert real_venv.interrupted() is None
+
+
+def test_the_first_installation_after_a_removal_repairs_what_a_killed_one_left(
+    real_venv: Installation, make_wheel: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    unfinished = real_venv.state / "unfinished"
+    removed, shared = ([f"{name} @ {make_wheel(name, '1.0').as_uri()}"] for name in ("removed", "shared"))
+    real_venv.install([*removed, *shared], log="first")
+    unfinished.write_text("removed")  # as SIGKILL leaves the environment
+    module = real_venv.packages / "shared.py"  # of a dependency of both
+    module.unlink()
+    real_venv.uninstall(["removed"], log="second")
+    assert real_venv.interrupted() is None and unfinished.exists()
+    real_venv.install(shared, log="third")
+    assert module.exists() and not unfinished.exists()
+    real_venv.uninstall(["shared"], log="fourth")
+    assert not unfinished.exists()
 
 
 def test_settings_of_pip_hold_for_uv_and_its_own_come_before_them(

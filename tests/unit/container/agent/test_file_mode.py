@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import stat
 from pathlib import Path
 
 import pytest
@@ -175,3 +176,13 @@ def test_a_machine_that_cannot_mount(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(AgentError, match=r"lacks .*apt install fuse3.*, which input mode 'FastFile' needs"):
         mounting.check()
+
+
+def test_mounts_that_any_user_may_read_are_in_a_folder_of_their_owner(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mounting, "check", lambda: "rclone")
+    (tmp_path / "mounts").mkdir()
+    (tmp_path / "mounts").chmod(0o755)  # as another attempt, or someone else, may have left it
+    mounting.Mounts(tmp_path / "mounts", everybody=True)
+    assert stat.S_IMODE((tmp_path / "mounts").stat().st_mode) == 0o700

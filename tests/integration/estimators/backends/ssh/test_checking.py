@@ -15,12 +15,21 @@ from estimators.backends.ssh.machines import parse_list
 
 
 @pytest.mark.leaves("files")
+@pytest.mark.parametrize(
+    "printing, printed",
+    [
+        ('echo "Python of the lab, ask Ann"', "'Python of the lab, ask Ann'"),
+        ("""echo '{"time": 1}'""", """'{"time": 1}'"""),
+        ("head -c 20000000 /dev/zero", "a very long line"),
+    ],
+    ids=["text", "object", "long line"],
+)
 def test_a_host_whose_python_prints_something_is_reported_and_the_others_are_checked(
-    server: Server, keys: Keys, settings: SshSettings, tmp_path: Path
+    server: Server, keys: Keys, settings: SshSettings, tmp_path: Path, printing: str, printed: str
 ) -> None:
     program = tmp_path / "bin" / "python3"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\necho "Python of the lab, ask Ann"\nexec {sys.executable} "$@"\n')
+    program.write_text(f'#!/bin/sh\n{printing}\nexec {sys.executable} "$@"\n')
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
     talking = Server(keys, "127.0.0.3", more=f'SetEnv HOME="{tmp_path}" PATH="{path}"')
@@ -31,4 +40,4 @@ def test_a_host_whose_python_prints_something_is_reported_and_the_others_are_che
         talking.close()
     assert good.problem == "" and good.facts["cpus"] >= 1
     assert bad.facts == {} and bad.warnings() == [bad.problem]
-    assert "python3 there printed 'Python of the lab, ask Ann'" in bad.problem
+    assert f"python3 there printed {printed} instead of" in bad.problem

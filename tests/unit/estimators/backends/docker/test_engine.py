@@ -92,7 +92,7 @@ def test_a_refusal_has_its_remedy(engine: Engine) -> None:
     _Handler.answers["GET /info"] = (500, b"not JSON")
     with pytest.raises(EngineError, match=r"the container engine cannot describe itself: not JSON\."):
         engine.info()
-    for nothing in (b"", b'{"message": ""}'):
+    for nothing in (b"", b'{"message": " "}', b'{"message": null}', b"[]", b"null"):
         _Handler.answers["GET /info"] = (503, nothing)
         with pytest.raises(EngineError, match=r"cannot describe itself: it gave no reason \(HTTP status 503\)\.$"):
             engine.info()
