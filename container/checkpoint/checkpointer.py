@@ -525,8 +525,8 @@ class Checkpointer:
                 state.compare(group, slots, parsed[group], loose=loose)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
-                f"{path}: {error} Possibly changed: {', '.join(error.changed) or 'nothing'}. Use the checkpoint's model "
-                "and optimizer, or start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR.",
+                f"{path}: {error} Possibly changed: {', '.join(error.changed) or 'nothing'}. Use the checkpoint's "
+                "model and optimizer, or start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR.",
                 error.changed,
             ) from error.__cause__
         kept = False

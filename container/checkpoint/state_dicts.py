@@ -114,8 +114,8 @@ class StateDicts:
             Whether a learning rate was kept.
 
         Raises:
-            CheckpointMismatchError: an object does not match the checkpoint. The error names the objects that have been,
-                or may have been, changed.
+            CheckpointMismatchError: an object does not match the checkpoint. The error names the objects that have
+                been, or may have been, changed.
         """
         kept = False
         states = {
