@@ -64,7 +64,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain.
+        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain that can be removed.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -94,7 +94,8 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
                 _write_manifest(folder, names)
         except BaseException:
             for path in moved:  # otherwise they would be in the way of the next attempt
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
             raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
