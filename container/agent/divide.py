@@ -64,7 +64,8 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain that can be removed.
+        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain that can be
+            removed.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
