@@ -20,6 +20,7 @@ from container.agent import sources
 from container.agent.sources import DataObject
 from container.contract.errors import AgentError
 from container.formats import FramingError, RecordFormat
+from container.system.files import replace
 from container.system.locations import LocationError, local_path
 
 _HEAD = 4096
@@ -63,7 +64,8 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain.
+        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain that can be
+            removed.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -93,12 +95,14 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
                 _write_manifest(folder, names)
         except BaseException:
             for path in moved:  # otherwise they would be in the way of the next attempt
-                path.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    path.unlink()
             raise
         finally:
             shutil.rmtree(staged, ignore_errors=True)
     except OSError as error:
-        raise AgentError(f"{error.filename or folder}: the parts cannot be written: {error.strerror}.") from error
+        path = error.filename2 or error.filename or folder
+        raise AgentError(f"{path}: the parts cannot be written: {error.strerror}.") from error
     return counts, item.size
 
 
@@ -155,4 +159,5 @@ def _write_manifest(folder: Path, names: list[str]) -> None:
     import json
 
     entries = [{"prefix": f"{folder.resolve()}/"}, *names]
-    folder.with_name(f"{folder.name}.manifest").write_text(json.dumps(entries, indent=1) + "\n", encoding="utf-8")
+    data = json.dumps(entries, indent=1).encode() + b"\n"
+    replace(folder.with_name(f"{folder.name}.manifest"), data, mode=0o666)

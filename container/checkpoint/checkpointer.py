@@ -525,10 +525,10 @@ class Checkpointer:
                 state.compare(group, slots, parsed[group], loose=loose)
         except CheckpointMismatchError as error:
             raise CheckpointMismatchError(
-                f"{path}: {error} Already changed: {', '.join(error.changed) or 'nothing'}. Use the checkpoint's model "
-                "and optimizer, or start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR.",
+                f"{path}: {error} Possibly changed: {', '.join(error.changed) or 'nothing'}. Use the checkpoint's "
+                "model and optimizer, or start in another folder: Checkpointer(directory=…) or SM_CHECKPOINT_DIR.",
                 error.changed,
-            ) from None
+            ) from error.__cause__
         kept = False
         for group, slots in groups.items():
             arrays = parsed[group]

@@ -114,8 +114,8 @@ class StateDicts:
             Whether a learning rate was kept.
 
         Raises:
-            CheckpointMismatchError: an object does not match the checkpoint. The error names the objects that have been
-                changed.
+            CheckpointMismatchError: an object does not match the checkpoint. The error names the objects that have
+                been, or may have been, changed.
         """
         kept = False
         states = {
@@ -133,9 +133,12 @@ class StateDicts:
             rates = [group.get("lr") for group in groups] if groups and keep_rate else []
             try:
                 value.load_state_dict(states[name])
-            except (RuntimeError, ValueError, KeyError) as error:
-                changed = names[: index + (name in modules)]  # a module that refuses one value has loaded the others
-                reason = str(error).removesuffix(".")
+            except Exception as error:
+                # Only torch's optimizers check the whole state first. A module that refuses one value, for example, has
+                # loaded the others.
+                checks_first = isinstance(value, sys.modules["torch"].optim.Optimizer)
+                changed = names[: index + (not checks_first)]
+                reason = str(error).removesuffix(".") or type(error).__name__
                 raise CheckpointMismatchError(f"the checkpoint does not match {name}: {reason}.", changed) from error
             for group, rate in zip(value.param_groups if rates else (), rates, strict=False):
                 group["lr"], kept = rate, True

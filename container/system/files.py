@@ -16,15 +16,20 @@ def cache_root() -> Path:
     return Path(chosen).expanduser().absolute() if chosen else Path.home() / ".cache" / "fleetfit"
 
 
-def replace(path: Path, data: bytes) -> None:
-    """Replace a file atomically, with mode 0600.
+def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
+    """Replace a file atomically.
+
+    Args:
+        path: The file. It may be missing.
+        data: The new content.
+        mode: The new file's mode, from which the umask is removed. By default, only the owner can read the file.
 
     Raises:
         OSError: the file cannot be written.
     """
     aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             view = memoryview(data)
             while view:

@@ -152,7 +152,7 @@ class Logs:
             place = first if forward else last
         if forward:
             start, stop = max(place, first), min(last, max(place, first) + most)
-            events = opened.events(start, stop) if start < stop else []
+            events = _forwards(opened, start, stop)
             stop = start + len(events)
         else:
             stop = min(place, last)
@@ -275,6 +275,18 @@ class Logs:
             described |= {"firstEventTimestamp": edges[0], "lastEventTimestamp": edges[1]}
             described["lastIngestionTime"] = edges[1]
         return described
+
+
+def _forwards(opened: _Opened, start: int, stop: int) -> list[LogEvent]:
+    """Return the first events from ``start`` to ``stop - 1`` that fit into a response."""
+    events: list[LogEvent] = []
+    size = 0
+    for event in opened.events(start, stop) if start < stop else ():
+        size += _bytes(event)
+        if events and size > _MOST_BYTES:
+            break
+        events.append(event)
+    return events
 
 
 def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:

@@ -301,14 +301,62 @@ def test_an_error_says_what_a_refused_state_dict_has_left_changed(tmp_path: Path
     frozen = torch.optim.AdamW(list(other.parameters())[2:])
     before = {name: value.clone() for name, value in other.state_dict().items()}
     with checkpointer(tmp_path) as restoring:
-        with pytest.raises(CheckpointMismatchError, match=r"optimizer's group\. Already changed: nothing\.") as caught:
+        with pytest.raises(CheckpointMismatchError, match=r"optimizer's group\. Possibly changed: nothing\.") as caught:
             restoring.restore({"model": other, "optimizer": frozen, "loader": loaders(1)[0]})
         assert caught.value.changed == ()
         assert equal(before, dict(other.state_dict())) and not frozen.state
-        with pytest.raises(CheckpointMismatchError, match=r"24 records\. Already changed: optimizer\.") as caught:
+        with pytest.raises(
+            CheckpointMismatchError, match=r"24 records\. Possibly changed: optimizer, loader\."
+        ) as caught:
             restoring.restore({"model": other, "optimizer": its, "loader": loaders(1, 24)[0]})
-        assert caught.value.changed == ("optimizer",)
+        assert caught.value.changed == ("optimizer", "loader")
     assert equal(before, dict(other.state_dict()))
+
+
+def test_an_object_that_changes_itself_before_it_refuses_counts_as_changed(tmp_path: Path) -> None:
+    """torch's SequentialLR takes over all but its schedulers, and only then finds that there are fewer of them."""
+
+    def schedule(optimizer: torch.optim.Optimizer, parts: int) -> torch.optim.lr_scheduler.SequentialLR:
+        schedulers = [torch.optim.lr_scheduler.ConstantLR(optimizer) for _ in range(parts)]
+        return torch.optim.lr_scheduler.SequentialLR(optimizer, schedulers, list(range(1, parts)))
+
+    model, optimizer = trained(1)
+    with checkpointer(tmp_path) as saving:
+        saving.save({"model": model, "schedule": schedule(optimizer, 3)}, step=3)
+    other, its = trained(2)
+    fewer = schedule(its, 2)
+    with (
+        checkpointer(tmp_path) as restoring,
+        pytest.raises(CheckpointMismatchError, match=r"index out of range\. Possibly changed: schedule\.") as caught,
+    ):
+        restoring.restore({"model": other, "schedule": fewer})
+    assert caught.value.changed == ("schedule",) and str(tmp_path) in str(caught.value)
+    assert fewer.state_dict()["_milestones"] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError("no such place"), AttributeError("no such place"), AssertionError()], ids=repr
+)
+def test_each_error_of_an_object_names_the_checkpoint_and_what_is_changed(tmp_path: Path, error: Exception) -> None:
+    refused = _Refuses(error)
+    with checkpointer(tmp_path) as saving:
+        saving.save({"model": trained(1)[0], "sampler": refused}, step=3)
+    reason = str(error) or type(error).__name__
+    told = rf"{tmp_path}/.*match sampler: {reason}\. Possibly changed: sampler\."
+    with checkpointer(tmp_path) as restoring, pytest.raises(CheckpointMismatchError, match=told) as caught:
+        restoring.restore({"model": trained(2)[0], "sampler": refused})
+    assert caught.value.changed == ("sampler",) and caught.value.__cause__ is error
+
+
+class _Refuses:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"place": 1}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        raise self.error
 
 
 class _Odd:

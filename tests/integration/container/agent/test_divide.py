@@ -33,6 +33,7 @@ def test_one_file_becomes_many(
     assert sorted(sum(parts[1:], parts[0])) == sorted(records)
     prefix, *names = json.loads((tmp_path / "many.manifest").read_text())
     assert prefix == {"prefix": f"{target}/"} and names == [f"part-00-{n:05d}-of-00004" for n in range(4)]
+    assert (tmp_path / "many.manifest").stat().st_mode == next(target.iterdir()).stat().st_mode
     # Nothing is overwritten.
     assert main.main(["shard", str(source), str(target), "--shards", "4"]) == 2
     assert "exists already" in capfd.readouterr().err
@@ -70,8 +71,6 @@ def test_files_that_cannot_all_be_put_there_do_not_stay_in_the_way(
 
     with monkeypatch.context() as patch:
         patch.setattr("os.replace", late)
-        if refused == "many.manifest":
-            (tmp_path / refused).mkdir()
         with pytest.raises(AgentError, match=Path(refused).name):
             divide(source, str(target), 4, manifest=True)
     (tmp_path / refused).rmdir()

@@ -40,10 +40,10 @@ class TestRecommend:
         assert found.worse.resizes.mean > found.choice.resizes.mean
         assert "<table" in found._repr_html_()
 
-    def test_a_deadline_and_a_budget_hold_for_nearly_all_runs(self) -> None:
-        slowest = max(of().options, key=lambda one: one.seconds.high)
-        found = of(deadline=0.9 * slowest.seconds.high)
-        assert meets(found.choice, 0.9 * slowest.seconds.high, None)
+    def test_a_deadline_holds_for_nearly_all_runs(self) -> None:
+        deadline = 0.9 * of().choice.seconds.high  # the cheapest fleet is too slow
+        runs = of(deadline=deadline).choice.runs
+        assert sum(run.completed and run.seconds <= deadline for run in runs) >= 0.95 * len(runs) > 0
 
     def test_each_run_has_to_keep_all_limits(self) -> None:
         """One run of twenty is too slow and another too dear: each limit alone holds for 95 % of them."""

@@ -53,3 +53,24 @@ def test_a_page_of_found_events_has_at_most_a_mebibyte_of_utf8_and_none_is_lost(
     sizes = [sum(len(event["message"].encode()) + 26 for event in page["events"]) for page in pages]
     assert max(sizes) <= 1 << 20
     assert [event["message"] for page in pages for event in page["events"]] == lines
+
+
+@pytest.mark.parametrize("head", [True, False])
+@pytest.mark.parametrize(("line", "hosts"), [(b"a" * 100, 2), (b"\xff" * 40_000, 1)], ids=["labels", "no UTF-8"])
+def test_a_page_of_a_stream_has_at_most_a_mebibyte_and_none_is_lost(
+    tmp_path: Path, line: bytes, hosts: int, head: bool
+) -> None:
+    """The labels of the hosts count, and what takes the place of bytes that are no UTF-8."""
+    total = (3 << 19) // len(line)
+    lines = [b"%d %s\n" % (number, line) for number in range(total)]
+    logs = logs_of(tmp_path, [Piece("algo-1", None, one) for one in lines], hosts=hosts)
+    request = {"logGroupName": GROUP, "logStreamName": "job/algo-1-1", "startFromHead": head}
+    direction = "nextForwardToken" if head else "nextBackwardToken"
+    pages = [logs.get_events(request)]
+    while pages[-1]["events"]:
+        pages.append(logs.get_events({**request, "nextToken": pages[-1][direction]}))
+    sizes = [sum(len(event["message"].encode()) + 26 for event in page["events"]) for page in pages]
+    assert max(sizes) <= 1 << 20
+    label = "[algo-1] " if hosts > 1 else ""
+    found = [event["message"] for page in (pages if head else reversed(pages)) for event in page["events"]]
+    assert found == [label + one[:-1].decode("utf-8", "replace") for one in lines]

@@ -1,0 +1,59 @@
+"""What a division that fails late leaves behind."""
+
+from __future__ import annotations
+
+import os
+import resource
+from pathlib import Path
+
+import pytest
+
+from container.agent.divide import divide
+from container.contract.errors import AgentError
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    path = tmp_path / "one.txt"
+    path.write_text("".join(f"{number}\n" for number in range(8)))
+    return path
+
+
+@pytest.mark.parametrize("earlier", [None, "an earlier one"])
+def test_a_manifest_that_does_not_fit_on_the_disk_leaves_the_earlier_one(
+    source: Path, tmp_path: Path, earlier: str | None
+) -> None:
+    manifest = tmp_path / "many.manifest"
+    if earlier is not None:
+        manifest.write_text(earlier)
+    before = sorted(tmp_path.iterdir())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (32, hard))  # more than each part, and less than the manifest
+    try:
+        with pytest.raises(AgentError, match="cannot be written: File too large"):
+            divide(str(source), str(tmp_path / "many"), 4, manifest=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert sorted(tmp_path.iterdir()) == sorted([*before, tmp_path / "many"])
+    assert earlier is None or manifest.read_text() == earlier
+    assert list((tmp_path / "many").iterdir()) == []
+
+
+def test_a_file_that_cannot_be_removed_hides_neither_the_first_error_nor_the_others(
+    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, third = (tmp_path / "many" / f"one-0000{number}-of-00003.txt" for number in (0, 2))
+    replace = os.replace
+
+    def late(file: Path, new: Path) -> None:
+        """Another program takes the first and the third name at this moment."""
+        if new == third:
+            first.unlink()
+            first.mkdir()
+            third.mkdir()
+        replace(file, new)
+
+    monkeypatch.setattr("os.replace", late)
+    with pytest.raises(AgentError, match=f"{third.name}: the parts cannot be written"):
+        divide(str(source), str(tmp_path / "many"), 3)
+    assert sorted((tmp_path / "many").iterdir()) == [first, third]
