@@ -136,7 +136,8 @@ class StateDicts:
             except Exception as error:
                 # Only torch's optimizers check the whole state first. A module that refuses one value, for example, has
                 # loaded the others.
-                checks_first = isinstance(value, sys.modules["torch"].optim.Optimizer)
+                torch = sys.modules.get("torch")
+                checks_first = torch is not None and isinstance(value, torch.optim.Optimizer)
                 changed = names[: index + (not checks_first)]
                 reason = str(error).removesuffix(".") or type(error).__name__
                 raise CheckpointMismatchError(f"the checkpoint does not match {name}: {reason}.", changed) from error
