@@ -44,7 +44,7 @@ test: ## make the environment with what the tests need, then run the landing set
 	@$(PROVISION) --extras $(EXTRAS) --small-torch
 	@$(BIN)/python $(RUN) $(LANDING) -m "landing and not soak and not spark" -n $(WORKERS) $(PYTEST)
 
-test-all: ## run all tests but the long counts: about 25 minutes; Spark's need Java 17 or newer
+test-all: ## run all tests but the long counts: about 30 minutes; Spark's need Java 17 or newer
 	@FLEETFIT_HOROVOD=tensorflow,torch $(PROVISION) --extras test,torch,spark
 	@$(BIN)/python $(RUN) $(TIER:%=tests/%) -n $(WORKERS) $(PYTEST)
 

@@ -305,7 +305,8 @@ class TestManyHosts:
                 tracemalloc.stop()
 
         peak(2)  # what is imported and kept
-        assert peak(1024) < 6 * peak(256)
+        # Whatever else allocates memory in this process meanwhile, as a thread of an earlier test may, only adds to it.
+        assert min(peak(1024) for _ in range(3)) < 6 * min(peak(256) for _ in range(3))
 
     def test_the_whole_is_there_on_request(self) -> None:
         planned = plan(instance_count=20, distribution=MPI(processes_per_host=2))
