@@ -201,7 +201,8 @@ class SshDispatcher(Dispatcher):
         finally:
             if self._writer is not None and beating is not None:
                 beating.cancel()
-                self._writer.abort()  # close() would wait until the machine has read everything
+                if not self._writer.is_closing():  # as after a broken connection
+                    self._writer.abort()  # close() would wait until the machine has read everything
                 self._writer = None
             messages.close()
             connection.close()
