@@ -88,3 +88,22 @@ def test_the_end_of_following_does_not_wait_until_the_machine_reads(
     asyncio_loop.run(run())
     assert followed.closed
     followed.end()
+
+
+def test_following_ends_after_the_connection_to_write_on_has_broken(
+    asyncio_loop: AsyncioLoop, followed: Followed
+) -> None:
+    """As when ssh is killed: what was not written is lost, and the reason is told from what can still be read."""
+    os.close(followed.input)
+
+    async def run() -> None:
+        following = asyncio.ensure_future(followed.follow({}))
+        while (writer := followed.dispatcher._writer) is None or not writer.is_closing():
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)  # the transport forgets its loop in the next turn
+        os.write(followed.output, b'{"op": "end"}\n')
+        await following
+
+    asyncio_loop.run(run())
+    assert followed.closed
+    os.close(followed.output)
