@@ -38,6 +38,8 @@ _USES_COMPILER, _CHANGES_COMPILER = (
     re.compile(r"\boptim\b"),
     re.compile(r"TORCH(?!ELASTIC)[_A-Z]|_dynamo|_inductor|_logging"),
 )
+#: The module of fleetfit that imports Horovod, as an import statement names it.
+_DISTRIBUTED = re.compile(r"(?:import|from) container\b.*\bdistributed\b")
 _MOST_BYTES, _MOST_MODULES = 1 << 20, 64
 
 
@@ -83,7 +85,7 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     hazard = _hazard(texts)
     statements = dict.fromkeys((*reader.statements, *(() if hazard else reader.slow)))
     tops = set(map(top_of, statements))
-    if horovod and "container" in tops:
+    if horovod and ("container" in tops or reader.initializes):
         statements |= {f"import horovod.{one}": None for one in ("tensorflow", "torch") if one in tops}
     if "torch" in tops and any(map(_USES_COMPILER.search, texts.values())):
         statements |= {} if any(map(_CHANGES_COMPILER.search, texts.values())) else {"import torch._dynamo": None}
@@ -119,6 +121,7 @@ class _Reader:
         statements: The imports at the beginning of the script.
         settings: The variables that the script sets before these imports, as in :class:`Imports`.
         slow: All imports of slow packages.
+        initializes: Whether any of the files imports ``container.distributed``.
     """
 
     def __init__(self, roots: tuple[Path, ...]) -> None:
@@ -128,6 +131,7 @@ class _Reader:
         self.statements: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
         self.slow: list[str] = []
+        self.initializes = False
         self._heads: set[Path] = set()
         self._has_acted = self._has_imported = False
 
@@ -149,6 +153,7 @@ class _Reader:
         for node in ast.walk(self.trees[file]):
             for text, files in self._imported(node, package):
                 self.slow += [text] if top_of(text) in SLOW - self.names else []
+                self.initializes |= _DISTRIBUTED.match(text) is not None
                 for one in files.items():
                     self.parse(*one)
 

@@ -20,7 +20,7 @@ import re
 import sys
 import textwrap
 import types
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -192,7 +192,7 @@ def pack(
         **{f"{folder}/cloudpickle/{path.name}": path.read_bytes() for path in _files_of(cloudpickle)},
     }
     program = f"{_PROGRAM}{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
-    files[program] = Path(runner.__file__).read_bytes() + _appearance(function).encode()
+    files[program] = Path(runner.__file__).read_bytes() + _appearance(function, codes).encode()
     return Packed(program=program, files=files, modules=found)
 
 
@@ -461,20 +461,22 @@ def _too_large(name: str, function: Any, size: int, limit: int) -> str:
 # --- sources ---
 
 
-def _appearance(function: Function) -> str:
+def _appearance(function: Function, codes: Iterable[types.CodeType]) -> str:
     """Return Python source that shows which modules the packed function will import: a function that is never called.
 
-    It contains the source of the packed function. The hosts search a script's source for imports, but cannot search the
-    packed function.
+    It contains the source of the packed code. The hosts search a program's source for imports, and for code with an
+    effect on imports, but cannot search the packed function.
+
+    Args:
+        function: The function.
+        codes: All code objects that are packed with the function.
     """
-    imported = {
-        value.__name__
-        for name, value in _globals(function)
-        if isinstance(value, types.ModuleType) and name.isidentifier()
-    }
-    lines = [f"import {name}" for name in sorted(imported)]
-    source = _source_of(function)
-    for text in (textwrap.dedent(source["text"]).splitlines() if source is not None else [], []):
+    lines = [f"import {name}" for name in sorted({_module_of(value) for _, value in _globals(function)} - {""})]
+    try:
+        sources = [line for code in _outermost(codes) for line in textwrap.dedent(inspect.getsource(code)).splitlines()]
+    except OSError:  # the source of some code is unknown
+        sources = []
+    for text in (sources, []):
         body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
         written = f"\n\ndef _never_called():\n{body}\n"
         try:
@@ -483,6 +485,22 @@ def _appearance(function: Function) -> str:
             continue
         return written
     return ""
+
+
+def _outermost(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
+    """Yield the code objects whose source is not part of the source of another code object."""
+    found = list(codes)
+    nested = {id(constant) for code in found for constant in code.co_consts}
+    yield from (code for code in dict.fromkeys(found) if id(code) not in nested)
+
+
+def _module_of(value: Any) -> str:
+    """Return the name of the module that is imported when a value is unpickled. Return an empty text if unknown."""
+    if isinstance(value, types.ModuleType):
+        return value.__name__
+    name = getattr(value, "__module__", None) or type(value).__module__
+    module = sys.modules.get(name)
+    return name if module is not None and name not in ("__main__", "builtins") and hasattr(module, "__spec__") else ""
 
 
 def _globals(function: Function) -> Iterator[tuple[str, Any]]:

@@ -8,9 +8,11 @@ packages, and runs in any image.
 from __future__ import annotations
 
 import functools
+import importlib.util
 import json
 import linecache
 import os
+import site
 import sys
 import time
 import traceback
@@ -155,10 +157,12 @@ def main() -> None:
 
 
 def _cloudpickle(folder: Path) -> Any:
-    sys.path.insert(0, str(folder))
-    import cloudpickle  # type: ignore[import-untyped]
-
-    sys.path.remove(str(folder))
+    """Import the cloudpickle that was packed with the function, even if a different version is already imported."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "cloudpickle"]:
+        del sys.modules[name]
+    spec: Any = importlib.util.spec_from_file_location("cloudpickle", folder / "cloudpickle" / "__init__.py")
+    cloudpickle = sys.modules["cloudpickle"] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(cloudpickle)
     return cloudpickle
 
 
@@ -229,7 +233,7 @@ def _channel(name: str) -> Any:
 
 def _show_sources(folder: Path, files: Mapping[str, str]) -> None:
     """Register source texts, so that tracebacks show the code of notebook cells and of files that this host lacks."""
-    sys.path.append(str(folder))  # the interpreter also searches sys.path for source files
+    site.addsitedir(str(folder))  # appended to sys.path, where the interpreter also searches for source files
     for place, name in files.items():
         if not os.path.exists(place):
             text = (folder / name).read_text(encoding="utf-8")

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from container.toolkit.importer import imports
 from estimators import ConfigurationError
 from estimators.client.functions import modules, packing
 from estimators.inputs import Channel
@@ -283,3 +284,38 @@ def test_a_function_that_a_partial_passes_is_packed_as_one_of_the_job(tmp_path: 
     packed = packing.pack(given, hyperparameters={}, channels=(), limit=1_000_000)
     assert "    import json\n" in packed.files[packed.program].decode()
     assert {"fleetfit_function/sources/model.py", "fleetfit_function/sources/train.py"} <= set(packed.files)
+
+
+#: What is defined beside a function that calls helper(), and the statements that an importer executes for it.
+USED = {
+    "an import in a helper": ("def helper():\n    import tensorflow\n", ("import tensorflow",)),
+    "an import in a method": (
+        "class Model:\n    def build(self):\n        import torch\nhelper = Model\n",
+        ("import torch",),
+    ),
+    "Horovod": (
+        "def helper():\n    from container import distributed\n    import torch\n",
+        ("import torch", "import horovod.torch"),
+    ),
+    "a changed variable": (
+        "def helper():\n    import os, tensorflow\n    os.environ['TF_CPP_MIN_LOG_LEVEL'] = '3'\n",
+        (),
+    ),
+    "nothing": ("def helper():\n    pass\n", ()),
+}
+
+
+@pytest.mark.parametrize(("text", "statements"), USED.values(), ids=USED)
+def test_an_importer_serves_a_function_and_what_it_uses(tmp_path: Path, text: str, statements: tuple[str, ...]) -> None:
+    cell = tmp_path / "cell.py"
+    cell.write_text(f"{text}def train():\n    helper()\n")
+    made: dict[str, Any] = {"__name__": "__main__"}
+    exec(compile(cell.read_text(), str(cell), "exec"), made)
+    code = tmp_path / "code"
+    packed = pack(made["train"])
+    for name, content in packed.files.items():
+        (code / name).parent.mkdir(parents=True, exist_ok=True)
+        (code / name).write_bytes(content)
+    found = imports.read(code / packed.program, code, horovod=True)
+    assert found.statements == statements
+    assert bool(found.reason) == ("environ" in text)
