@@ -21,8 +21,8 @@ _PATIENCE_S = 60.0
 
 
 class Target(abc.ABC, Generic[Job]):
-    """The interface of an object that writes a :class:`BackgroundWriter`'s jobs to their destination. A job is a piece
-    of data to write, such as a snapshot.
+    """The interface of an object that writes the data of a :class:`BackgroundWriter`, such as a snapshot, to its
+    destination.
     """
 
     @abc.abstractmethod

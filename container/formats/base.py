@@ -68,8 +68,8 @@ class Framing(Protocol):
         """
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the minimum size, in bytes, of the complete record that begins at ``start``. The buffer contains only
-        a part of this record.
+        """Return the number of bytes that the record at ``start`` has at least, when it is complete. The buffer
+        contains only the part of the record before ``end``.
         """
 
     def last(self, data: Buffer, start: int, end: int) -> int:

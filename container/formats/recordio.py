@@ -106,7 +106,7 @@ class RecordIOFraming:
         return begin, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the minimum size, in bytes, of the complete RecordIO record that begins at ``start``."""
+        """Return the number of bytes that the RecordIO record at ``start`` has at least, when it is complete."""
         position = start
         while position + HEADER_SIZE <= end:
             size, flag = self._learn(data[position : position + HEADER_SIZE], start, 0)

@@ -29,7 +29,7 @@ class TextLineFraming:
         return last, len(ends) - before
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the minimum size, in bytes, of the complete line that begins at ``start``."""
+        """Return the number of bytes that the line at ``start`` has at least, when it is complete."""
         return end - start + 1
 
     def last(self, data: Buffer, start: int, end: int) -> int:

@@ -139,7 +139,7 @@ class TFRecordFraming:
         return position, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the minimum size, in bytes, of the complete TFRecord that begins at ``start``."""
+        """Return the number of bytes that the TFRecord at ``start`` has at least, when it is complete."""
         head = data[start : start + HEADER_SIZE]
         if end - start < HEADER_SIZE:
             return HEADER_SIZE

@@ -74,7 +74,7 @@ def note(place: Path, pid: int, packages: Sequence[str], until: float | None) ->
 
 
 def noted_pid(place: Path) -> int | None:
-    """Return the pid that is recorded in the file of an importer. Return None if the file does not exist.
+    """Return the pid of an importer, from the JSON file beside its socket. Return None if this file does not exist.
 
     Args:
         place: The path of the importer's socket.

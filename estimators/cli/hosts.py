@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 _EXAMPLES = """\
 examples:
-  fleetfit hosts add node-1 ann@node-2 --slots 4     machines for jobs that name no hosts
+  fleetfit hosts add node-1 ann@node-2 --slots 4     add machines, on which jobs run by default
   fleetfit hosts list
   fleetfit hosts check                               check whether the machines can run jobs
   fleetfit hosts prepare                             install Python and its packages in advance
@@ -80,7 +80,7 @@ def add(subparsers: Any) -> None:
         help="framework to install on the machines, in the version installed here; may be repeated (default: "
         "tensorflow)",
     )
-    command("shell", run_shell, "log in to a machine as jobs do").add_argument(
+    command("shell", run_shell, "open a shell on a machine, by the same ssh connection as jobs").add_argument(
         "host", metavar="HOST", help="[user@]host"
     )
 

@@ -246,8 +246,9 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="stop the job after this time, which includes the time in which the job waits for hosts",
     )
     parsing.repeated(
-        failures, "--spot-market", "NAME=VALUE", "option of SpotMarket, such as rate=6, notice_s=10 or trace='[[20, "
-        "\"algo-2\"]]'",
+        failures, "--spot-market", "NAME=VALUE", "with --spot, option of the simulated spot market: rate=6 interrupts "
+        "each host 6 times per hour on average, notice_s=10 gives 10 s of notice, and trace='[[20, \"algo-2\"]]' "
+        "interrupts algo-2 after 20 s",
     )  # fmt: skip
     parsing.repeated(
         failures, "--fault", "FAULT", "inject a fault, such as `kill:rank=1,at_step=50`, "

@@ -80,7 +80,10 @@ def add(subparsers: Any) -> None:
         "--region", default="us-east-1", metavar="NAME", help="region that the endpoint reports (default: us-east-1)"
     )
     command.add_argument(
-        "--profile", default="fleetfit", metavar="NAME", help="AWS profile to write (default: fleetfit)"
+        "--profile",
+        default="fleetfit",
+        metavar="NAME",
+        help="name of the profile that the endpoint adds to the AWS configuration files (default: fleetfit)",
     )
     command.add_argument("--no-profile", action="store_true", help="do not change the AWS configuration files")
     command.add_argument(

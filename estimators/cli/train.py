@@ -24,7 +24,8 @@ examples:
   job=$(fleetfit train train.py --no-wait) && fleetfit logs -f "$job"
   fleetfit train train.py -s mpi -n 2 --save job.yaml && fleetfit train -f job.yaml -- --lr 0.2
 
-Ctrl-C stops the job: the script has 5 seconds to save. A second Ctrl-C ends the job at once. A job on SageMaker (ml.*)
+Ctrl-C stops the job: the script then has 5 seconds to save its state (after `fleetfit stop`, it has the time of
+--stop-grace). A second Ctrl-C ends the job at once. A job on SageMaker (ml.*)
 or with --dispatcher continues after Ctrl-C; to end such a job, use `fleetfit stop`.
 """
 

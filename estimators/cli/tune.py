@@ -20,9 +20,9 @@ examples:
   fleetfit tune train.py --range lr=log:1e-4:1 --range optimizer=sgd,adam --objective loss --minimize --search asha \\
       --max-jobs 64 --parallel 2 -m 'loss=loss: ([0-9.]+)' -- --epochs 27
 
-A range is LOW:HIGH, log:LOW:HIGH, reverse:LOW:HIGH, or choices A,B,C. If LOW and HIGH are whole numbers, the values are
-whole numbers. Ctrl-C ends only this command; the tuning job continues. `fleetfit tuning NAME` shows the tuning job, and
-`fleetfit tuning NAME --stop` stops it.
+A range is LOW:HIGH, log:LOW:HIGH (logarithmic), reverse:LOW:HIGH (logarithmic in 1 - x), or a list of choices such as
+sgd,adam. If LOW and HIGH are whole numbers, the values are whole numbers. Ctrl-C ends only this command; the tuning job
+continues. `fleetfit tuning NAME` shows the tuning job, and `fleetfit tuning NAME --stop` stops it.
 """
 _SHOW_EXAMPLES = """\
 examples:

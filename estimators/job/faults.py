@@ -88,8 +88,8 @@ class Fault:
 class Kill(Fault):
     """Send a signal to a rank.
 
-    With ``at_step``, the rank sends the signal to itself when it has finished exactly this step. With ``at_line``, only
-    the lines that this rank prints trigger the fault.
+    With the trigger ``at_step``, the rank sends the signal to itself when it has finished exactly this step. With the
+    trigger ``at_line``, only lines of this rank are compared with the regular expression.
 
     Attributes:
         rank: The rank.

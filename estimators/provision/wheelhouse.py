@@ -1,4 +1,4 @@
-"""Collect the wheels for an image or for a host's environment on this machine.
+"""Collect, on this machine, the wheels for an image or for the environment of a host.
 
 The wheels have the versions of the environment that runs this code. Therefore a job has the same packages on the host
 or in the image as in a local process. Horovod is compiled only on this machine, and only once.

@@ -102,8 +102,8 @@ def check_managed(spec: TuningSpec, instance_type: str | None) -> None:
         )
     if spec.goal is not None:
         raise UnsupportedError(
-            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs compare the last value of a metric. "
-            "Give the name of a metric."
+            f"objective {spec.objective!r} on {where}: SageMaker's tuning jobs can only compare the last values "
+            "of a metric. As the objective, give the name of a metric."
         )
     fleet = [name for name in spec.ranges if name.startswith(FLEET)]
     if fleet:

@@ -244,7 +244,9 @@ class HyperparameterTuner:
             if not hasattr(strategy, name):
                 named = type(strategy).__name__
                 lacks = "the estimator has no distribution" if strategy is None else f"{named} has no such option"
-                raise ConfigurationError(f"add_fleet_ranges({name}=…) sets an option of the distribution, but {lacks}.")
+                raise ConfigurationError(
+                    f"add_fleet_ranges({name}=…): {lacks}. This range needs a distribution with the option {name}."
+                )
             for end in ends:
                 dataclasses.replace(strategy, **{name: end})  # type: ignore[type-var]
         self._hyperparameter_ranges.update({f"{trials.FLEET}{name}": value for name, value in found.items()})

@@ -291,8 +291,8 @@ def _look(shell: Shell, environment: PythonEnvironment) -> _Found:
     processor = known.get("processor", ["?"])[-1]
     if processor != environment.processor:
         raise HostError(
-            f"its processor is {processor}, but this machine's packages are for {environment.processor}. Make an "
-            "environment on the host yourself, and name its interpreter with backend_options={'python': …}"
+            f"the host's processor is {processor}, but this machine's packages are for {environment.processor}. Make "
+            "an environment on the host yourself, and name its interpreter with backend_options={'python': …}"
         )
     pythons = dict(reversed([text.split(" ", 1) for text in known.get("python", ()) if " " in text]))
     if environment.python not in pythons:

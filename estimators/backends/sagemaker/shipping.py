@@ -184,8 +184,8 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
     for name in ("on_undistributed", "on_nan"):
         if getattr(options, name) == "fail" and spec.program is None and not images.is_ours(image):
             raise UnsupportedError(
-                f"RunOptions({name}='fail'): image {image!r} starts its own program, and only fleetfit's toolkit can "
-                f"fail a job for this reason. Leave {name} out, or give an entry_point."
+                f"RunOptions({name}='fail'): only fleetfit's toolkit can end a job with this option, and image "
+                f"{image!r} does not contain the toolkit. Leave {name} out, or give an entry_point."
             )
     if options.on_nan == "fail" and spec.algorithm.metric_definitions:
         names = ", ".join(repr(definition.name) for definition in spec.algorithm.metric_definitions)

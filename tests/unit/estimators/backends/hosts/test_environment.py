@@ -39,7 +39,7 @@ def test_an_environment_is_named_by_what_is_in_it(wanted: PythonEnvironment) -> 
 
 
 def test_another_processor_or_python_is_refused_by_name(wanted: PythonEnvironment) -> None:
-    with pytest.raises(HostError, match=f"its processor is {platform.machine()}, .* are for sparc64"):
+    with pytest.raises(HostError, match=f"the host's processor is {platform.machine()}, .* are for sparc64"):
         prepare(ValueShell(), dataclasses.replace(wanted, processor="sparc64"), print)
     with pytest.raises(HostError, match=r"it has Python 3\..*, but .* are for 3\.99\. Install python3\.99 there"):
         prepare(ValueShell(), dataclasses.replace(wanted, python="3.99"), print)
