@@ -128,7 +128,7 @@ class TestRefusals:
         with pytest.raises(UnsupportedError, match=f"does not know fleetfit_{name}"):
             check(left, **options)
         bare = dataclasses.replace(spec(), hyperparameters={})
-        with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): image .* starts its own program"):
+        with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): .* does not contain the toolkit"):
             check(bare, **options)
 
     def test_no_job_fails_there_for_what_is_in_its_logs(self) -> None:
