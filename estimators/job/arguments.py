@@ -248,7 +248,7 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="use_spot_instances",
         treatment=_CARRIED,
         v1_name="train_use_spot_instances",
-        note="on EC2, fleetfit requests real spot instances. For other local jobs, "
+        note="on EC2, fleetfit requests real spot instances. On your own hosts, "
         "`RunOptions(spot_market=SpotMarket(…))` simulates interruptions and the return of hosts",
     ),
     Argument(name="max_wait", treatment=_CARRIED, v1_name="train_max_wait"),
@@ -269,8 +269,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="checkpoint_local_path",
         treatment=_CHANGED,
         accepts=_PATH,
-        note=f"{PROCESSES} accepts only '/opt/ml/checkpoints', and uses another folder instead, whose path is in "
-        "SM_CHECKPOINT_DIR",
+        note=f"{PROCESSES} refuses other values than '/opt/ml/checkpoints'. The script finds its checkpoints in the "
+        "folder that SM_CHECKPOINT_DIR names",
     ),
     # observability
     Argument(
@@ -310,7 +310,7 @@ ARGUMENTS: tuple[Argument, ...] = (
     Argument(
         name="disable_profiler",
         treatment=_REFUSED,
-        note="fleetfit has no profiler. True, False and None are accepted without effect. Other values are refused",
+        note="fleetfit has no profiler, so True, False and None have no effect. Only other values are refused",
         neutral=(None, True, False),
     ),
     Argument(
