@@ -89,7 +89,7 @@ def of_environment(
         commands = ["`fleetfit install`"] if missing != ["torch"] else []
         commands += ["`fleetfit install torch`"] if "torch" in missing else []
         raise ProvisionError(
-            f"The packages are copied from {installation.prefix}, which has no {', '.join(missing)}",
+            f"The new environment gets the packages of {installation.prefix}, which has no {', '.join(missing)}",
             f"First run {' and '.join(commands)}.",
         )
     if gpu and flavour != "tensorflow":
@@ -102,8 +102,8 @@ def of_environment(
     wanted_for = {*frameworks, *horovod_builds.built_for([installation.packages])}
     if own is None and frameworks and horovod_too:
         raise ProvisionError(
-            f"The packages are copied from {installation.prefix}, but the cache has no wheel of Horovod for these "
-            "packages",
+            "The cache has no wheel of Horovod for the new environment, which gets the packages of "
+            f"{installation.prefix}",
             f"Run `fleetfit install {' '.join(['horovod', *(sorted(wanted_for) if torch_too else ())])}` to build the "
             "wheel.",
         )

@@ -123,7 +123,9 @@ def verify(record: JobRecord) -> dict[str, str | None]:
     """
     folder = files.checkpoint_folder(record)
     if folder is None:
-        raise UnsupportedError("these checkpoints are not on this machine; a job verifies each checkpoint it loads.")
+        raise UnsupportedError(
+            "only checkpoints on this machine can be verified here. A job verifies each checkpoint that it loads."
+        )
     command = [*launch.boot("container.checkpoint.verifying"), str(folder)]
     nice = shutil.which("nice")
     try:
