@@ -29,7 +29,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_host_is_not_given_less_than_there_is_here(here: Path) -> None:
     assert environment.PythonEnvironment.of(None).wheels.own is None  # there is no Horovod here either
     (here / "horovod-0.28.1.dist-info").mkdir()
-    with pytest.raises(ProvisionError, match=r"wheel of Horovod for these packages\. Run `fleetfit install horovod`"):
+    with pytest.raises(ProvisionError, match=r"no wheel of Horovod for .*\. Run `fleetfit install horovod`"):
         environment.PythonEnvironment.of(None)
     assert environment.PythonEnvironment.of(None, horovod=False).wheels.own is None  # a job that needs none
     asked = environment.PythonEnvironment.of(["mpi4py"]).wheels
@@ -64,7 +64,7 @@ def test_a_host_is_given_the_pytorch_that_a_job_names(here: Path, tmp_path: Path
     both = environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch")).wheels
     assert {"tensorflow-cpu==1.0", "torch==2.13.0+cpu"} < set(both.wanted) and both.alone == ("tf_keras==1.0",)
     (here / "horovod-0.28.1.dist-info").mkdir()
-    with pytest.raises(ProvisionError, match=r"for these packages\. Run `fleetfit install horovod tensorflow torch`"):
+    with pytest.raises(ProvisionError, match=r"no wheel of Horovod for .*\. Run `fleetfit install horovod tensorflow torch`"):
         environment.PythonEnvironment.of(None, frameworks=("tensorflow", "torch"))
 
 
