@@ -280,7 +280,8 @@ class TuningSpec:
             if self.early_stopping_type == "Auto" or self.strategy not in ("Bayesian", "Random", "Grid"):
                 raise ConfigurationError(
                     f"objective {self.objective!r}: the tuner stops a trial when the metric reaches this goal, so "
-                    "early stopping, Hyperband, ASHA and PBT are not possible. Use the strategy Bayesian, Random or Grid."
+                    "early stopping, Hyperband, ASHA and PBT are not possible. Use the strategy Bayesian, Random or "
+                    "Grid."
                 )
         rules.check(self, "{name}")
         if self.max_resource is not None and self.max_resource < self.min_resource:
