@@ -12,6 +12,9 @@ from collections.abc import Iterator
 def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) -> None:
     """Remove a folder and all entries below it, at any depth. Links are removed, not followed.
 
+    Two processes may remove the same folder at once. For example, the remover of a job's containers and the job's
+    supervisor both remove the job's private folder.
+
     ``shutil.rmtree`` calls itself for each level and keeps a descriptor open for each level. With a thousand nested
     folders, ``shutil.rmtree`` therefore fails. Here each nested folder is first moved to the top folder, so that no
     path is long.
@@ -55,7 +58,8 @@ class _Removal:
             os.close(top)
         if self._error is not None:
             raise self._error
-        os.rmdir(self._path)
+        with contextlib.suppress(FileNotFoundError):
+            os.rmdir(self._path)
 
     def _empty(self, folder: int, top: int) -> list[str]:
         """Remove a folder's files, and move its subfolders to the top folder.
@@ -94,8 +98,12 @@ class _Removal:
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """Suppress an error. The first error is kept, so that it can be raised later."""
+        """Suppress an error. The first error is kept, so that it can be raised later. It is no error if another process
+        has removed the entry.
+        """
         try:
             yield
+        except FileNotFoundError:
+            pass
         except OSError as error:
             self._error = self._error or OSError(error.errno, error.strerror, os.path.join(self._path, name))

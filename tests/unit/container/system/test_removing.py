@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -72,3 +73,20 @@ def test_an_error_leaves_only_what_it_is_about(tmp_path: Path, monkeypatch: pyte
     remove_tree(tmp_path / "none", ignore_errors=True)
     with pytest.raises(FileNotFoundError):
         remove_tree(tmp_path / "none")
+
+
+def test_what_another_process_removes_at_the_same_time_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "top" / "a" / "b").mkdir(parents=True)
+    (tmp_path / "top" / "file").touch()
+    for name in ("unlink", "rmdir"):
+        real = getattr(os, name)
+
+        def second(path: str, *, dir_fd: int | None = None, real: Any = real) -> None:
+            real(path, dir_fd=dir_fd)  # by the other process
+            real(path, dir_fd=dir_fd)
+
+        monkeypatch.setattr(os, name, second)
+    remove_tree(tmp_path / "top")
+    assert list(tmp_path.iterdir()) == []
