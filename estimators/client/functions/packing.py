@@ -497,10 +497,11 @@ def _outermost(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
 def _module_of(value: Any) -> str:
     """Return the name of the module that is imported when a value is unpickled. Return an empty text if unknown."""
     if isinstance(value, types.ModuleType):
-        return value.__name__
-    name = getattr(value, "__module__", None) or type(value).__module__
-    module = sys.modules.get(name)
-    return name if module is not None and name not in ("__main__", "builtins") and hasattr(module, "__spec__") else ""
+        name = value.__name__
+    else:
+        name = (value if isinstance(value, type | types.FunctionType) else type(value)).__module__
+    known = isinstance(name, str) and name in sys.modules and name not in ("__main__", "builtins")
+    return name if known and all(map(str.isidentifier, name.split("."))) else ""
 
 
 def _globals(function: Function) -> Iterator[tuple[str, Any]]:
