@@ -6,6 +6,7 @@ from typing import Any
 
 import clusters
 import pytest
+from imported import told
 
 from estimators import MPI, CollectiveAllReduce, Distribution, ElasticHorovod, Mirrored, ParameterServer
 
@@ -50,6 +51,8 @@ def test_a_function_trains(make: clusters.Make, hosts: int, strategy: Distributi
         hyperparameters={"epochs": 8},
         environment={"TF_USE_LEGACY_KERAS": "1"},
     )
-    found = clusters.fit(estimator, logs=False).value()
+    job = clusters.fit(estimator, logs=False)
+    assert told(job, "imported") and told(job, "unfit") + told(job, "refused") == []
+    found = job.value()
     assert found["rank"] == 0
     assert found["weight"] == pytest.approx(slope, abs=0.1)
