@@ -158,7 +158,7 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         (["train", "train.py", "--name", "a", "--base-name", "b"], "not allowed"),
         (["train", "missing.py"], "missing.py"),
         (["train", "train.py", "--strategy", "mpii"], "Did you mean 'mpi'"),
-        (["train", "train.py", "--input", "train=/nonexistent"], "/nonexistent"),
+        (["train", "train.py", "--input", "train=no-such-data"], "no-such-data"),
         (["train", "train.py", "--metric", "loss=("], "("),
         (["train", "train.py", "--name", "a b"], "a b"),
         (["train", "train.py", "--env", "A"], "NAME=VALUE"),
