@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING
 
 from container.contract.membership import natural_key
 from container.contract.wire import prefix
-from estimators.job.text import fit_columns, visible
+from estimators.job.text import fit_columns, fit_parts, visible
 
 if TYPE_CHECKING:
     from estimators.client.folding import Folding, Shown
@@ -258,7 +258,7 @@ class LogPrinter:
                     out.append(f"{self._tag(key)} {fit_columns(text, room)}\n")
                 self._drawn = len(bars)
                 if self._status:  # no line break, so that output of other programs continues the line and is kept
-                    text = fit_columns(self._masked(self._status), width - 1)
+                    text = fit_parts(self._masked(self._status), width - 1)
                     out.append(f"{_DIM}{text}{_RESET}" if self._colour else text)
                     self._has_status = True
         if out:

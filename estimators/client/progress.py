@@ -166,26 +166,29 @@ class JobProgress:
         return max(0.0, (self.total - last) * each_s - (now - last_s))
 
     def parts(self, now: float) -> list[str]:
-        """Return short texts that describe the progress, such as ``training``, ``epoch 3 of 10`` and ``loss 0.3``.
+        """Return short texts that describe the progress, such as ``training``, ``epoch 3 of 10`` and ``loss 0.3``, the
+        most important text first.
 
         Args:
             now: The current time, in seconds since the epoch.
         """
         if self.interrupted:
             return [self.interrupted]
-        found = [self.stage]
+        found, others = [self.stage], []
         if self._status == SecondaryStatus.TRAINING:
             if (done := self.done) is not None:
                 found.append(f"{self._unit} {done:,.0f}" + (f" of {self.total:,}" if self.total else ""))
             names = [name for name in self._metrics if name not in _TOTALS and not name.endswith("_per_second")]
             names.sort(key=lambda name: name != self._loss_name)
-            found += [f"{name} {number_text(self._metrics[name])}" for name in names[:_SHOWN]]
+            others = [f"{name} {number_text(self._metrics[name])}" for name in names[:_SHOWN]]
+            if self._loss_name is not None:
+                found.append(others.pop(0))
             if self._rate:
                 found.append(f"{number_text(self._rate)} steps/s")
         found.append(_whole_seconds(max(0.0, now - self._began)))
         if (left := self.seconds_left(now)) is not None:
             found.append(f"about {_whole_seconds(left)} to go")
-        return found
+        return found + others
 
 
 def _whole_seconds(seconds: float) -> str:

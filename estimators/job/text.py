@@ -69,6 +69,18 @@ def fit_columns(text: str, columns: int) -> str:
     return plain
 
 
+def fit_parts(text: str, columns: int) -> str:
+    """Return as many parts of a text as fit in ``columns`` columns of a terminal. The parts are separated by " · ".
+
+    A first part that is too long is cut, and ends with an ellipsis.
+    """
+    parts = text.split(" · ")
+    while len(parts) > 1 and columns_of(" · ".join(parts)) > columns:
+        parts.pop()
+    text = " · ".join(parts)
+    return text if columns_of(text) <= columns else fit_columns(text, columns - 1) + "…"
+
+
 def padded(rows: Sequence[Sequence[str]], *, right: bool = False) -> list[list[str]]:
     """Return the rows with each text padded to the width of its column.
 

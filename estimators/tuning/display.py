@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators.client.printing import say, write_text
-from estimators.job.text import visible
+from estimators.job.text import columns_of, visible
 from estimators.results.html import render
 from estimators.results.summary import number_text, seconds_text
 from estimators.tuning.config import TuningSpec
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 _MOST_ROWS = 30
 #: The maximum number of trials that a terminal shows while they change.
 _LIVE_ROWS = 15
+#: The columns of the table on a terminal that are omitted if the table is too wide, the least important one first.
+_DROPPED = ("job", "reports", "time")
 #: The colours of the statuses. All are readable on white and on black.
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
@@ -235,16 +237,31 @@ class LiveTable(TrialLines):
 
         rows = sorted_rows(self.record)
         head, texts = cells(self.record, rows[:_LIVE_ROWS])
+        head, *texts = fitting([head, *texts], self._live.console.width)
         more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
         table = Table(title=Text(visible(f"{self.record.name}: {summary(self.record)}{more}")), title_justify="left")
         for place, title in enumerate(head):
-            table.add_column(
-                Text(visible(title)), justify="right" if 1 < place < len(head) - 1 else "left", no_wrap=True
-            )
+            left = place < 2 or title == _DROPPED[0]
+            table.add_column(Text(visible(title)), justify="left" if left else "right", no_wrap=True)
         for row, line in zip(rows, texts, strict=False):
             style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
             table.add_row(*(Text(visible(text)) for text in line), style=style)
         return table
+
+
+def fitting(lines: list[list[str]], width: int) -> list[list[str]]:
+    """Return the lines of a table without the columns that do not fit in the width of the terminal.
+
+    Args:
+        lines: The titles of the columns, then the texts of each row.
+        width: The width of the terminal, in columns.
+    """
+    for title in _DROPPED:
+        if sum(max(map(columns_of, column)) + 3 for column in zip(*lines, strict=True)) + 1 <= width:
+            break
+        place = len(lines[0]) - 1 - lines[0][::-1].index(title)  # a hyperparameter may have the same name
+        lines = [[*line[:place], *line[place + 1 :]] for line in lines]
+    return lines
 
 
 class NotebookDisplay(TrialLines):

@@ -11,7 +11,7 @@ from screens import screen
 from container.contract.failures import Cause, Failure
 from estimators.client.printing import LogPrinter, wants_colour, write_text
 from estimators.job.errors import TrainingJobError
-from estimators.job.text import fit_columns, padded, visible
+from estimators.job.text import fit_columns, fit_parts, padded, visible
 from estimators.records.logs import LogLine
 
 
@@ -151,7 +151,7 @@ def test_a_line_stands_below_all_and_goes_at_the_end(monkeypatch: pytest.MonkeyP
     assert screen(terminal.getvalue()) == [
         "[algo-1:rank 0] start",
         "[algo-1:rank 0] 10%",
-        "training · loss 0.25 · 2 s · ",
+        "training · loss 0.25 · 2 s",
     ]
     printer.print(lines(b"100%\n"))
     printer.status("")
@@ -257,3 +257,16 @@ def test_a_failed_jobs_exception_and_table_give_no_orders_either() -> None:
     error = TrainingJobError("job-1", failure)
     assert "\x1b" not in str(error) and "ValueError: x" in str(error) and str(error).endswith("a\nb")
     assert error.failure == failure
+
+
+@pytest.mark.parametrize(
+    ("columns", "shown"),
+    [
+        (99, "training · epoch 3 of 10 · loss 0.25"),
+        (30, "training · epoch 3 of 10"),
+        (20, "training"),
+        (5, "trai…"),
+    ],
+)
+def test_a_line_that_is_too_long_loses_its_last_parts(columns: int, shown: str) -> None:
+    assert fit_parts("training · epoch 3 of 10 · loss 0.25", columns) == shown

@@ -71,7 +71,7 @@ def test_epochs_loss_rate_and_the_time_to_go() -> None:
     assert progress.loss == [1.0, 0.5, 1 / 3]
     assert progress.seconds_left(34.0) == 66.0
     assert progress.parts(34.0) == [
-        "training", "epoch 3 of 10", "loss 0.3333", "accuracy 0.9", "25 steps/s", "34 s", "about 66 s to go",
+        "training", "epoch 3 of 10", "loss 0.3333", "25 steps/s", "34 s", "about 66 s to go", "accuracy 0.9",
     ]  # fmt: skip
     progress.stand("Uploading", "")
     assert progress.parts(300.0)[0] == "saving the outputs" and progress.parts(300.0)[1] == "5 min 00 s"

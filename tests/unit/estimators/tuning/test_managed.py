@@ -18,7 +18,7 @@ from estimators.records.record import JobRecord
 from estimators.tuner import IntegerParameter
 from estimators.tuning import managed, ranges
 from estimators.tuning.config import TuningSpec
-from estimators.tuning.display import LiveTable, held_up_by
+from estimators.tuning.display import LiveTable, fitting, held_up_by
 from estimators.tuning.record import TuningRecord
 
 REQUEST = {
@@ -179,3 +179,13 @@ def test_one_that_cannot_be_created_fails(
 def test_one_that_is_gone_fails(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
     status = run(record, Service("InProgress", None), monkeypatch)
     assert "does not have the tuning job any more" in status["FailureReason"]
+
+
+def test_a_table_that_is_too_wide_for_the_terminal_loses_its_least_important_columns() -> None:
+    lines = [
+        ["trial", "state", "loss", "time", "reports", "time", "job"],
+        ["12", "Completed", "0.1234", "5", "1", "3.21 s", "tune-261127-16013591-012-d799"],
+    ]
+    assert fitting(lines, 100) == lines
+    assert [line[-1] for line in fitting(lines, 60)] == ["time", "3.21 s"]
+    assert fitting(lines, 20) == [["trial", "state", "loss", "time"], ["12", "Completed", "0.1234", "5"]]
