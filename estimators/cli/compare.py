@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import os
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, jobnames, parsing
@@ -69,7 +70,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Compare jobs, or run a script under several strategies and compare the runs."""
-    from estimators.client.compare import compare
+    from estimators.client.compare import ComparisonWarning, compare
 
     if bool(args.jobs) == bool(args.script):
         raise ConfigurationError("compare: give the names of jobs, or --script and at least one --strategy.")
@@ -78,13 +79,15 @@ def run(args: argparse.Namespace) -> int:
         folder = os.path.dirname(os.path.abspath(args.report))
         if not os.path.isdir(folder):  # refused before minutes of training, not after them
             raise ConfigurationError(f"--report {args.report}: there is no folder {folder}.")
-    if args.jobs:
-        comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
-    else:
-        inputs = parsing.inputs(args.input)
-        comparison = compare(
-            *_estimators(args), inputs=inputs, repeat=args.repeat, prices=prices, logs=args.logs
-        )  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ComparisonWarning)  # the notes below the table contain these warnings
+        if args.jobs:
+            comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
+        else:
+            inputs = parsing.inputs(args.input)
+            comparison = compare(
+                *_estimators(args), inputs=inputs, repeat=args.repeat, prices=prices, logs=args.logs
+            )  # fmt: skip
     show(comparison, as_json=args.json, report=args.report)
     return Exit.OK if all(group.completed for group in comparison.groups) or args.jobs else Exit.FAILED
 

@@ -15,7 +15,6 @@ from estimators.cli import Exit, console, jobnames, parsing
 from estimators.job.errors import JobUnreachableError
 
 if TYPE_CHECKING:
-    from container.contract.failures import Failure
     from estimators.client.training_job import TrainingJob
 
 _STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
@@ -230,40 +229,35 @@ def run_describe(args: argparse.Namespace) -> int:
 
 
 def _show(job: TrainingJob) -> None:
-    import shutil
-
     from estimators.client.functions import values
     from estimators.records.provenance import read
-    from estimators.results import display
+    from estimators.results import display, tables
 
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else 120
-    text = display.job_table(job.result(), colour=console.coloured(), columns=columns)
+    width, result = tables.terminal_width(), job.result()
+    text = display.job_table(result, colour=console.coloured(), columns=width or 120)
     status = job.record.read_status()
-    lines = [f"  {console.when(step.get('StartTime'))}  {step.get('Status')}" + _message(step)
+    lines = [f"{console.when(step.get('StartTime'))}  {step.get('Status')}" + _message(step)
              for step in status.get("SecondaryStatusTransitions") or []]  # fmt: skip
     caller = read(job.record.path).get("caller") or {}
     if caller.get("command"):
-        lines.append(f"  started by: {_one_line(str(caller['command']), 300)}")
+        lines.append(f"started by: {_one_line(str(caller['command']), 300)}")
     if caller.get("notebook"):
-        lines.append(f"  notebook: {caller['notebook']}, cell {caller.get('execution_count')}")
+        lines.append(f"notebook: {caller['notebook']}, cell {caller.get('execution_count')}")
+    lines += [f"warning: {warning}" for warning in job.warnings if warning not in result.warnings]
+    lines = tables.paragraphs(lines, width, indent="  ")
     function = values.description_of(job.record)
     if function is not None:
         lines += [f"  function: {values.place_of(function)}", *_indented(values.text_of(function))]
-    lines += [f"  warning: {warning}" for warning in job.warnings]
     if job.failure is not None:
-        lines += ["", *_failure_lines(job.failure)]
+        failure = [job.failure.summary(), *(f"hint: {hint}" for hint in job.failure.hints)]
+        lines += ["", *tables.paragraphs(failure, width)]
+        lines += ["", detail] if (detail := job.failure.detail()) else []
     console.out(text + "\n".join(lines))
 
 
 def _message(step: dict[str, Any]) -> str:
     message = str(step.get("StatusMessage") or "")
     return f"  {_one_line(message, 160)}" if message else ""
-
-
-def _failure_lines(failure: Failure) -> list[str]:
-    lines = [failure.summary(), *(f"hint: {hint}" for hint in failure.hints)]
-    detail = failure.detail()
-    return [*lines, "", detail] if detail else lines
 
 
 def _indented(text: str) -> list[str]:

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import statistics
 import sys
+import textwrap
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from estimators.results.advice import calibration as calibrations
 from estimators.results.advice.model import GPU, Constants, Hardware, Workload, predict
 from estimators.results.result import Result
 from estimators.results.summary import dollars_text, percent_text, time_text
+from estimators.results.tables import terminal_width
 from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
@@ -191,9 +193,10 @@ class Forecast:
         return found
 
     def __str__(self) -> str:
-        rows = self.rows()
+        rows, columns = self.rows(), terminal_width() or 100_000
         width = max(len(name) for name, _ in rows)
-        return "\n".join(f"{name.ljust(width)}  {value}" for name, value in rows)
+        lines = [f"{name.ljust(width)}  {value}" for name, value in rows]
+        return "\n".join(textwrap.fill(line, columns, subsequent_indent=" " * (width + 2)) for line in lines)
 
     def __repr__(self) -> str:
         return str(self)

@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from estimators.results.plots import Plot
 
-#: The marks of a group's row in the table, and the marks' meanings.
+#: The marks of a group in the table, and the marks' meanings.
 OTHER_DATA = "†"
 OTHER_BATCH = "‡"
 MARKS = {
-    OTHER_DATA: "the data differs from the first row's: losses and accuracies are not comparable",
-    OTHER_BATCH: "the global batch size differs from the first row's: step times and curves against samples are not "
-    "comparable",
+    OTHER_DATA: "the data differs from that of the first job: losses and accuracies are not comparable",
+    OTHER_BATCH: "the global batch size differs from that of the first job: step times and curves against samples are "
+    "not comparable",
 }
 
 
@@ -457,5 +457,5 @@ def _warnings(groups: Sequence[Group], marks: Mapping[str, str]) -> Iterable[str
             yield (
                 f"runs with different {words} are compared{detail}: {', '.join(group.name for group in others)} "
                 f"differ{'s' if len(others) == 1 else ''} from {groups[0].name}. In the table, "
-                f"{mark} marks {'the row that differs' if len(others) == 1 else 'the rows that differ'}."
+                f"{mark} marks {'this job' if len(others) == 1 else 'these jobs'}."
             )
