@@ -14,6 +14,7 @@ from container.agent.progress import ProgressBar, Tell, size, warn
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
+from container.contract.names import listed
 from container.contract.wire import Event
 from container.system.copying import link_within
 from container.system.holding import hold
@@ -308,5 +309,4 @@ def _add(tar: tarfile.TarFile, info: tarfile.TarInfo, entry: ArchiveEntry) -> No
 
 
 def _names(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    return ", ".join(repr(name) for name in names[:_NAMED]) + more
+    return listed([repr(name) for name in names], _NAMED)

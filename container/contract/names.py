@@ -5,7 +5,7 @@ similar.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 #: Flag of a code object whose function has ``**kwargs``.
@@ -48,6 +48,11 @@ def cut(text: str, size: int) -> str:
     a mark.
     """
     return text if len(text) <= size else text[:size] + CUT
+
+
+def listed(names: Sequence[str], most: int = 10) -> str:
+    """Return names as text, separated by commas. After ``most`` names, state only how many more there are."""
+    return ", ".join(names[:most]) + (f" and {len(names) - most} more" if len(names) > most else "")
 
 
 def unknown(what: str, value: object, allowed: Iterable[str]) -> str:

@@ -18,6 +18,7 @@ import enum
 
 from container.contract.failures import Cause, Failure
 from container.contract.messages import Message
+from container.contract.names import listed
 from container.toolkit.evidence import RankEvidence
 
 #: Causes of failures that may be consequences of a rank's exception. Such a failure may be reported before the rank
@@ -160,9 +161,15 @@ class Coordinator:
         return self.fail(
             Failure(
                 cause=Cause.TIMEOUT,
-                message=f"{', '.join(silent)} did not answer within {self._start_timeout:g} s "
-                f"(connected: {', '.join(connected) or 'none of them'}).",
+                message=f"{listed(silent)} did not answer within {self._start_timeout:g} s "
+                f"(connected: {listed(connected) or 'none of them'}).",
                 host=silent[0],
+                hints=(
+                    "Many hosts on few cores need longer to start: use fewer hosts, or give them more time with "
+                    "RunOptions(start_timeout=…).",
+                )
+                if len(silent) > 1
+                else (),
             )
         )
 

@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterator, Mapping
 
 from container.contract.errors import DistributedError
+from container.contract.names import listed
 
 #: The bytes that a rank in :func:`meet` sends over each connection. TensorFlow's server sends different bytes.
 _GREETING = b"fleetfit: waiting\n"
@@ -91,11 +92,8 @@ def serves(address: str) -> bool:
 
 
 def names(addresses: Mapping[str, str]) -> str:
-    """Format addresses as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``. After ten addresses, write only how many more
-    there are.
-    """
-    shown = [f"{name} ({address})" for name, address in addresses.items()]
-    return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more" if len(shown) > 10 else "")
+    """Format addresses as ``rank 1 (algo-2:7777), rank 3 (algo-3:7777)``."""
+    return listed([f"{name} ({address})" for name, address in addresses.items()])
 
 
 def _split(address: str) -> tuple[str, int]:

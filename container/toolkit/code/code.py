@@ -368,7 +368,7 @@ def _example(folder: Path, name: str) -> str:
 
 
 def _missing(program: str, code_dir: Path) -> CodeError:
-    from container.contract.names import nearest
+    from container.contract.names import listed, nearest
 
     try:
         names = sorted(entry.name + ("/" if entry.is_dir() else "") for entry in os.scandir(code_dir))
@@ -381,8 +381,7 @@ def _missing(program: str, code_dir: Path) -> CodeError:
         )
     guess = nearest(program, names)
     hint = f" Did you mean {guess!r}?" if guess else ""
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
     return CodeError(
         f"there is no entry point {program!r} in {code_dir}.{hint} The folder has: "
-        f"{', '.join(repr(name) for name in names[:_SHOWN])}{more}."
+        f"{listed([repr(name) for name in names], _SHOWN)}."
     )

@@ -22,6 +22,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from container.contract.names import listed
 from container.toolkit.code import requirement_files
 
 if TYPE_CHECKING:
@@ -314,8 +315,7 @@ class _Installation:
         pins = [_pin(item, hashed=self._wanted is not None and self._wanted.hashed) for item in missing]
         names = [f"{item['metadata']['name']}=={item['metadata']['version']}" for item in missing]
         if missing:
-            shown = ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
-            self._told.log(f"{self._name}: installing {shown}, for this job only")
+            self._told.log(f"{self._name}: installing {listed(names, _SHOWN)}, for this job only")
             self._tell_of_replaced(missing)
             pins_file = self._staging / "pins.txt"
             options = self._wanted.options if self._wanted is not None else ()
