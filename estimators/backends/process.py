@@ -17,6 +17,7 @@ from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.provider import Finding, Host, HostProvider, ProvidedJob
 from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job import fleets
+from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 
@@ -45,6 +46,20 @@ class ProcessProvider(HostProvider):
         self._runner.close()
 
     @classmethod
+    def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
+        """Refuse all options, because there are none.
+
+        Raises:
+            ConfigurationError: ``backend_options`` contains an option.
+        """
+        for name in options.backend_options:
+            raise ConfigurationError(
+                f"backend_options: {name!r} is unknown, because instance_type {cls.name!r} has no options. Leave "
+                "backend_options out, or use another instance_type, such as 'local' for containers."
+            )
+        return []
+
+    @classmethod
     def diagnose(cls) -> list[Finding]:
         """Return a finding that nothing has to be installed."""
         return [Finding(name=cls.name, ok=True, text="processes on this machine, nothing to install")]
@@ -60,6 +75,7 @@ class ProcessBackend(HostCluster):
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
         """Return the placement of hosts that are processes on this machine."""
+        ProcessProvider.validate(spec, options)
         return on_this_machine(spec, options, record)
 
     def provide(self, job: ProvidedJob) -> ProcessProvider:

@@ -70,7 +70,7 @@ _OPTIONS = {
     "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
     "dispatcher_options": "--dispatcher-option", "distribution": "--strategy", "entry_point": "SCRIPT",
     "environment": "--env", "failure_policy": "--failure-policy", "hang_timeout": "--hang-timeout",
-    "hyperparameters": "--hyperparameters", "image_uri": "--image", "input_mode": "--input-mode",
+    "hosts": "--hosts", "hyperparameters": "--hyperparameters", "image_uri": "--image", "input_mode": "--input-mode",
     "instance_count": "--hosts", "instance_type": "--instance-type", "job_name": "--name", "max_retry_attempts":
     "--max-retry-attempts", "max_run": "--max-run", "max_wait": "--max-wait", "metric_definitions": "--metric",
     "model_dir": "--model-dir", "needs": "--needs", "on_nan": "--on-nan", "on_undistributed": "--on-undistributed",
@@ -85,7 +85,9 @@ _ARGUMENT = re.compile(
 )
 #: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
-_CALL = re.compile(r"\b(?:RunOptions|fit|plan)\((\w+=[^()]*)\)")
+_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate)\((\w+=[^()]*|\w+(?==\w+\(…\)))(?:=\w+\(…\))?\)")
+#: A range of the Python interface, which ``--range`` writes as ``LOW:HIGH``.
+_RANGE = re.compile(r"\b(?:Integer|Continuous)Parameter\(([^,()]+), ([^,()]+)[^()]*\)")
 #: Strategy classes of the Python interface -> names for --strategy.
 _CLASSES = {
     "MPI": "mpi", "CollectiveAllReduce": "collective_all_reduce", "ParameterServer": "parameter_server",
@@ -98,9 +100,14 @@ _STRATEGY_CALL = re.compile(rf"\b({'|'.join(_CLASSES)})\((processes_per_host=[^(
 def in_options(message: str) -> str:
     """Replace argument names of the Python interface in a message by options of the command line.
 
-    For example, ``instance_count=2`` becomes ``--hosts 2``. Only the first line of the message is changed, because
-    later lines may contain the user's code.
+    For example, ``instance_count=2`` becomes ``--hosts 2``. Only the first line of the message and the items of a list
+    are changed, because other lines may contain the user's code.
     """
+    first, *rest = message.split("\n")
+    return "\n".join([_line_in_options(first), *(_line_in_options(one) if one[:2] == "- " else one for one in rest)])
+
+
+def _line_in_options(line: str) -> str:
 
     def option(match: re.Match[str]) -> str:
         name, true, key, item, value = match.groups()
@@ -111,12 +118,10 @@ def in_options(message: str) -> str:
             return match[0]
         return _OPTIONS[name] + (f" {key}={item}" if key else " " if value else "")
 
-    line, newline, rest = message.partition("\n")
     if "--" in line:  # the message already names options
-        return message
-    line = _CALL.sub(r"\1", line)
-    line = _STRATEGY_CALL.sub(_strategy, line)
-    return _ARGUMENT.sub(option, line) + newline + rest
+        return _RANGE.sub(r"\1:\2", line)
+    line = _STRATEGY_CALL.sub(_strategy, _CALL.sub(r"\1", line))
+    return _ARGUMENT.sub(option, line)
 
 
 def _strategy(match: re.Match[str]) -> str:
@@ -257,7 +262,10 @@ def add(parser: argparse.ArgumentParser) -> None:
     turns = parser.add_argument_group("queue")
     turns.add_argument("--queue", metavar="NAME", help="wait in this queue until the machine has room for the job")
     turns.add_argument(
-        "--priority", type=int, metavar="N", help="priority in the queue; higher priorities start first (default: 0)"
+        "--priority",
+        type=parsing.integer,
+        metavar="N",
+        help="priority in the queue; higher priorities start first (default: 0)",
     )
     turns.add_argument(
         "--preemptible", action="store_true",

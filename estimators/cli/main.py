@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -59,6 +60,7 @@ class _Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         hint = _hint(message)
+        message = re.sub(r" \(choose from .*\)$", "", message) if hint else message
         stop = "" if message.endswith(("?", ".")) else "."
         self.exit(Exit.USAGE, f"fleetfit: {message}{stop}{hint} See `{self.prog} --help`.\n")
 
@@ -184,7 +186,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     arguments, options = _provisioning_options(arguments)
     args, rest = root.parse_known_args(arguments)
     args.rest = options
-    command = root if args.command is None else commands_of(root)[args.command]
+    command = _command_of(root, args)
     unknown = [*rest, *(getattr(args, "script_arguments", None) or ())]
     if unknown:
         behind = " (the script's arguments go behind `--`)" if hasattr(args, "script_arguments") else ""
@@ -200,6 +202,14 @@ def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
     """Return the parsers of the commands as a mapping from the commands' names."""
     [commands] = [action for action in root._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(commands.choices)
+
+
+def _command_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
+    """Return the parser of the command, or of the command's command (``image build``), that was given."""
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction) and (name := getattr(args, action.dest, None)) is not None:
+            return _command_of(action.choices[name], args)
+    return parser
 
 
 def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:

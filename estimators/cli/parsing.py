@@ -56,6 +56,17 @@ def whole(text: str) -> int:
     return _from(text, 0)
 
 
+def integer(text: str) -> int:
+    """Parse a whole number, which may be negative. This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
+    if re.fullmatch(r"-?[0-9]{1,18}", text) is None:
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {shown(text)}.")
+    return int(text)
+
+
 def _from(text: str, least: int) -> int:
     if len(text) > _MOST_DIGITS and text.isdigit():
         raise argparse.ArgumentTypeError(f"the number has {len(text):,} digits; at most {_MOST_DIGITS} are possible.")

@@ -91,7 +91,8 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(plan.to_dict())
     else:
-        console.out(plan.text(whole=getattr(args, "whole", False)))
+        lines = plan.text(whole=getattr(args, "whole", False)).split("\n")
+        console.out("\n".join(jobargs.in_options(line) if line.startswith("warning: ") else line for line in lines))
     return Exit.OK
 
 

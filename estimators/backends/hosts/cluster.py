@@ -141,7 +141,7 @@ class HostCluster(Backend):
             if (refusal := local.channel_refusal(spec, channel)) is not None:
                 raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
         for refusal in cls.provider_type.validate(spec, options):
-            raise UnsupportedError(f"instance_type {cls.name!r}: {refusal}")
+            raise UnsupportedError(f"instance_type {spec.instance_type!r}: {refusal}")
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:

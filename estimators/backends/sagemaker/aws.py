@@ -21,8 +21,8 @@ _READ_TIMEOUT = 30.0
 _ATTEMPTS = 5
 
 REGION_REMEDY = (
-    "set AWS_REGION (or AWS_DEFAULT_REGION), give the profile a region (`aws configure`), or give "
-    "sagemaker_session=boto3.Session(region_name='eu-west-1')"
+    "set AWS_REGION (or AWS_DEFAULT_REGION), or give the profile a region (`aws configure`). In Python, you can also "
+    "give sagemaker_session=boto3.Session(region_name='eu-west-1')"
 )
 
 

@@ -35,8 +35,8 @@ _DENIED = frozenset({"AccessDenied", "AccessDeniedException", "AccessDeniedError
 
 _LOGIN = "Check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and AWS_SESSION_TOKEN or the profile, or log in again."
 _NO_CREDENTIALS = (
-    "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`; or give "
-    "sagemaker_session=boto3.Session(…)."
+    "Set AWS_PROFILE, or AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or run `aws configure`. In Python, you can also "
+    "give sagemaker_session=boto3.Session(…)."
 )
 
 

@@ -6,6 +6,8 @@ import dataclasses
 import enum
 from typing import Any
 
+from estimators.cli.jobargs import in_options
+
 
 class Verdict(enum.Enum):
     """The severity of a finding."""
@@ -107,9 +109,9 @@ class DoctorReport:
             lines.append(_paint(title.capitalize(), "1", colour))
             for finding in findings:
                 mark, code = _MARKS[finding.state]
-                lines.append(f"  {_paint(mark, code, colour)} {finding.name:<{width}}  {finding.text}")
+                lines.append(f"  {_paint(mark, code, colour)} {finding.name:<{width}}  {in_options(finding.text)}")
                 if finding.remedy is not None:
-                    lines.append(f"  {'':{width + 4}}→ {finding.remedy}")
+                    lines.append(f"  {'':{width + 4}}→ {in_options(finding.remedy)}")
             lines.append("")
         lines.append(_paint("Remarks", "1", colour))
         lines += [f"  • {remark}" for remark in self.remarks]

@@ -4,6 +4,7 @@ import io
 import json
 import os
 import re
+import runpy
 import shutil
 import sys
 import tempfile
@@ -228,3 +229,12 @@ def test_usage_errors_say_what_there_is_to_install_and_end_with_one_stop(capsys:
     assert {*packages.extras()} <= {*upkeep.EXTRAS, "tensorflow", "horovod"}
     assert cli.main(["install", "plost"]) == Exit.USAGE
     assert "Did you mean 'plots'?" in capsys.readouterr().err
+
+
+def test_the_package_is_the_command_line_too(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fleetfit", "version"])
+    with pytest.raises(SystemExit) as caught:
+        runpy.run_module("fleetfit", run_name="__main__")
+    assert not caught.value.code and capsys.readouterr().out.startswith("fleetfit ")
