@@ -72,22 +72,26 @@ class Failure:
         place = ", ".join(part for part in (self.host, self.process) if part)
         return f"{place}: {self.message}" if place else self.message
 
-    def detail(self) -> str:
+    def detail(self, *, tail: bool = True) -> str:
         """Return the outcomes of the earlier attempts, followed by the traceback.
 
         Without a traceback, return the outcomes, followed by the ranks' positions and the last lines that the process
         printed.
+
+        Args:
+            tail: Whether to include these last lines. False if the reader has already seen the output.
         """
-        return "\n\n".join(text for text in (self.earlier(), self._last_words()) if text)
+        return "\n\n".join(text for text in (self.earlier(), self._last_words(tail=tail)) if text)
 
     def earlier(self) -> str:
         """Return the outcomes of the earlier attempts under a heading. Return "" if there were no earlier attempts."""
         return "\n".join(("earlier attempts:", *(f"  {line}" for line in self.attempts))) if self.attempts else ""
 
-    def _last_words(self) -> str:
+    def _last_words(self, *, tail: bool = True) -> str:
         if self.traceback:
             return self.traceback.strip("\n")
-        parts = (("where each rank was:", self.places), ("the last lines that the process printed:", self.log_tail))
+        last = self.log_tail if tail else ""
+        parts = (("where each rank was:", self.places), ("the last lines that the process printed:", last))
         return "\n\n".join(f"{title}\n{text}" for title, part in parts if (text := (part or "").strip("\n")))
 
     def reason(self, limit: int = REASON_LIMIT) -> str:

@@ -624,7 +624,8 @@ class TrainingJob:
         status = self._status()
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)
-            raised = TrainingJobError(self, failure or Failure(cause=Cause.INTERNAL, message="unknown"))
+            unknown = Failure(cause=Cause.INTERNAL, message="unknown")
+            raised = TrainingJobError(self, failure or unknown, tail=not logs or output.pane is not None)
             raise raised from self._raised_by_function(failure)
         output.table()
 

@@ -75,12 +75,14 @@ class TrainingJobError(FleetfitError):
     Attributes:
         job: The :class:`~estimators.client.training_job.TrainingJob`, or the job's name if there is no such object.
         failure: The first failure of the job.
+        tail: Whether the message ends with the last lines of the output if there is no traceback. False if the user has
+            already seen the output.
     """
 
-    def __init__(self, job: Any, failure: Failure) -> None:
+    def __init__(self, job: Any, failure: Failure, *, tail: bool = True) -> None:
         self.job = job
         self.failure = failure
-        super().__init__(_message(job, failure))
+        super().__init__(_message(job, failure, tail=tail))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return type(self), (self.job, self.failure)
@@ -156,19 +158,15 @@ class PreflightWarning(UserWarning):
     """Warn before the start of a job that the job will run, but perhaps not as intended."""
 
 
-def _message(job: Any, failure: Failure) -> str:
+def _message(job: Any, failure: Failure, *, tail: bool) -> str:
     """Return the exception's text without control characters, which the script's output may contain."""
     from estimators.job.text import visible
 
-    return visible(_failure_message(job, failure))
-
-
-def _failure_message(job: Any, failure: Failure) -> str:
     name = job if isinstance(job, str) else job.name
     parts = [f"training job {name!r} failed: {failure.summary()}"]
     parts += [f"hint: {hint}" for hint in failure.hints]
     if not isinstance(job, str):
         parts.append(f"logs: {job.record.hosts_dir}")
-    if detail := failure.detail():
+    if detail := failure.detail(tail=tail):
         parts += ["", detail]
-    return "\n".join(parts)
+    return visible("\n".join(parts))

@@ -202,7 +202,7 @@ def is_program(name: str) -> bool:
 
 
 def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
-    """Pickle a value with cloudpickle, but keep the names of the files in code objects.
+    """Pickle a value with cloudpickle, but keep the names of the files in code objects (:func:`_shown_file`).
 
     cloudpickle 3.1.3 removes these names. Without the names, tracebacks on the hosts would show no source lines.
 
@@ -219,7 +219,7 @@ def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
         if codes is not None:
             codes.append(code)
         made, parts = reduce(code)
-        return made, tuple(code.co_filename if part == _NO_FILE else part for part in parts)
+        return made, tuple(_shown_file(code.co_filename) if part == _NO_FILE else part for part in parts)
 
     class Pickler(cloudpickle.Pickler):
         dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: with_file})
@@ -521,7 +521,7 @@ def _source_of(function: Function) -> dict[str, Any] | None:
         if code is None or place != code.co_filename:  # code run by exec() has the file of exec()'s caller
             return None
         lines, first = inspect.getsourcelines(inner)
-        return {"text": "".join(lines), "file": place, "line": first}
+        return {"text": "".join(lines), "file": _shown_file(code.co_filename), "line": first}
     except (OSError, TypeError):
         return None
 
@@ -535,7 +535,15 @@ def _sources(function: Function) -> Iterator[tuple[str, str]]:
         place = one.__code__.co_filename
         text = "".join(linecache.getlines(place, one.__globals__))
         if text and len(text) <= _LARGEST_SOURCE:
-            yield place, text
+            yield _shown_file(place), text
+
+
+def _shown_file(name: str) -> str:
+    """Return the name of a file for tracebacks: ``Cell In[3]`` for the file that stands for a notebook's cell."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(name)
+    return " ".join(cell) if cell else name
 
 
 def _files_of(package: types.ModuleType) -> list[Path]:

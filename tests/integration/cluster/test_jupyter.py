@@ -159,6 +159,10 @@ def test_cells_show_jobs_their_ends_and_their_failures(kernel: Kernel, make: clu
     assert cell.frames.rstrip().endswith("ValueError: no data")
     assert "flex:none;overflow:visible" in cell.pane  # the pane scrolls, and not the text in it
 
+    cell = kernel.run("def train():\n    raise LookupError('no table')\nEstimator(entry_point=train).fit()")
+    assert cell.error == "TrainingJobError" and re.search(r'File "Cell In\[\d+\]", line 2, in train\n', cell.message)
+    assert "    raise LookupError('no table')\n" in cell.message
+
     cell = kernel.run("def helper():\n    return TensorFlow(entry_pont='train.py')\nhelper()")
     assert cell.error == "ArgumentNameError"
     assert "entry_pont='train.py'" in cell.frames and "helper()" in cell.frames

@@ -44,10 +44,9 @@ def test_the_users_traceback_comes_last() -> None:
 
 
 def test_the_last_lines_stand_in_for_a_traceback() -> None:
-    error = errors.TrainingJobError(
-        "j", Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
-    )
-    assert str(error).endswith("the last lines that the process printed:\nstep 9")
+    failure = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
+    assert str(errors.TrainingJobError("j", failure)).endswith("the last lines that the process printed:\nstep 9")
+    assert "step 9" not in str(errors.TrainingJobError("j", failure, tail=False)), "the user has seen it"
 
 
 def test_it_pickles_with_its_job(tmp_path: Path) -> None:
