@@ -122,11 +122,6 @@ def test_another_tensorflow_is_warned_about(wanted: str, warns: bool, monkeypatc
         assert "2.21.0" in found[0]
 
 
-def test_no_tensorflow_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checks, "installed_version", lambda framework: None)
-    assert checks.version_warnings("2.21", None) == []
-
-
 def test_the_installed_tensorflow_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     site = tmp_path / "site-packages"
     for name in ("tensorflow_estimator-2.1.0.dist-info", "tensorflow_cpu-2.21.0.dist-info"):

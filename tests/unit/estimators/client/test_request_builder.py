@@ -38,6 +38,12 @@ def build(settings: Settings, inputs: Any = None, **options: Any) -> dict[str, A
     return spec.to_request()
 
 
+def hyperparameters(code: Code | None = CODE, passes_model_dir: bool = True, **settings: Any) -> dict[str, str]:
+    return request_builder.build_hyperparameters(
+        Settings(**settings), name="job", code=code, passes_model_dir=passes_model_dir
+    )
+
+
 def test_a_small_local_job(home: Path) -> None:
     request = build(Settings(hyperparameters={"epochs": 3}), {"train": "/data"})
     assert request == {
@@ -131,19 +137,15 @@ def test_everything_that_aws_can_do() -> None:
         "KeepAlivePeriodInSeconds": 600,
         "TrainingPlanArn": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
     }
-    assert request["OutputDataConfig"] == {
-        "S3OutputPath": "s3://bucket/out",
-        "KmsKeyId": "output-key",
-        "CompressionType": "NONE",
-    }
+    output = {"S3OutputPath": "s3://bucket/out", "KmsKeyId": "output-key", "CompressionType": "NONE"}
+    assert request["OutputDataConfig"] == output
     assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}
     assert [channel["ChannelName"] for channel in request["InputDataConfig"]] == ["training", "model"]
     assert request["VpcConfig"] == {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
     assert request["CheckpointConfig"] == {"S3Uri": "s3://bucket/checkpoints", "LocalPath": "/opt/ml/checkpoints"}
     assert request["RetryStrategy"] == {"MaximumRetryAttempts": 3}
-    assert request["EnableManagedSpotTraining"] is True
-    assert request["EnableNetworkIsolation"] is True
-    assert request["EnableInterContainerTrafficEncryption"] is True
+    for name in ("EnableManagedSpotTraining", "EnableNetworkIsolation", "EnableInterContainerTrafficEncryption"):
+        assert request[name] is True
     assert request["InfraCheckConfig"] == {"EnableInfraCheck": True}
     assert request["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
     assert request["SessionChainingConfig"] == {"EnableSessionTagChaining": True}
@@ -167,51 +169,21 @@ def test_everything_that_aws_can_do() -> None:
     ],
 )
 def test_model_dir_follows_the_sdk(home: Path, arguments: dict[str, Any], expected: str | None) -> None:
-    encoded = request_builder.build_hyperparameters(Settings(**arguments), name="job", code=CODE, passes_model_dir=True)
-    found = json.loads(encoded.get("model_dir", "null"))
+    found = json.loads(hyperparameters(**arguments).get("model_dir", "null"))
     assert found == (expected.replace("HOME", str(home)) if expected is not None else None)
 
 
 def test_other_estimators_pass_no_model_dir() -> None:
-    encoded = request_builder.build_hyperparameters(Settings(), name="job", code=CODE, passes_model_dir=False)
-    assert "model_dir" not in encoded
+    assert "model_dir" not in hyperparameters(passes_model_dir=False)
+    assert hyperparameters(code=None, passes_model_dir=False) == {}
 
 
 def test_a_model_dir_among_the_hyperparameters() -> None:
     given = {"model_dir": "/x"}
     with pytest.raises(ConfigurationError, match="to pass the hyperparameter itself"):
-        request_builder.build_hyperparameters(
-            Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True
-        )
-    for options in ({"model_dir": False, "passes": True}, {"model_dir": None, "passes": False}):
-        encoded = request_builder.build_hyperparameters(
-            Settings(hyperparameters=given, model_dir=options["model_dir"]),
-            name="job",
-            code=CODE,
-            passes_model_dir=options["passes"],
-        )
-        assert encoded["model_dir"] == '"/x"'
-
-
-def test_values_keep_their_types() -> None:
-    values = {
-        "quote": 'it\'s "x"',
-        "home": "$HOME",
-        "lines": "a\nb",
-        "spaces": "  ",
-        "empty": "",
-        "unicode": "ü 日本 🎉",
-        "list": [1, 2.5, "x", None],
-        "dict": {"a": {"b": True}},
-        "none": None,
-        "true": True,
-        "number-like": "3",
-        "a.b_c-d": 1,
-    }
-    encoded = request_builder.build_hyperparameters(
-        Settings(hyperparameters=values), name="job", code=None, passes_model_dir=False
-    )
-    assert {name: json.loads(text) for name, text in encoded.items()} == values
+        hyperparameters(hyperparameters=given)
+    assert hyperparameters(hyperparameters=given, model_dir=False)["model_dir"] == '"/x"'
+    assert hyperparameters(hyperparameters=given, passes_model_dir=False)["model_dir"] == '"/x"'
 
 
 def test_the_region_is_sent_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
