@@ -18,27 +18,19 @@ from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.testing import FakeOutcome
 
-SCRIPT = """\
-import json, os, sys
-print("arguments", json.dumps(sys.argv[1:]))
-print("host", os.environ["SM_CURRENT_HOST"], "variable", os.environ.get("GREETING"))
-print("loss: 0.25")
-"""
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    (tmp_path / "code" / "train.py").touch()
     return tmp_path / "home"
 
 
-def fake(outcome: FakeOutcome | None = None, **arguments: Any) -> TensorFlow:
-    options = (outcome or FakeOutcome()).run_options()
+def fake(**arguments: Any) -> TensorFlow:
     given = {"entry_point": "train.py", "source_dir": "code", "instance_type": "local_fake", **arguments}
-    return TensorFlow(run_options=options, **given)
+    return TensorFlow(run_options=FakeOutcome().run_options(), **given)
 
 
 def jobs(home: Path) -> list[str]:
@@ -198,12 +190,8 @@ def test_hyperparameters_are_json_as_in_the_sdk() -> None:
 
 def test_positional_arguments_are_the_sdks() -> None:
     estimator = Estimator("image:1", "role", 2, "local_fake")
-    assert (estimator.image_uri, estimator.role, estimator.instance_count, estimator.instance_type) == (
-        "image:1",
-        "role",
-        2,
-        "local_fake",
-    )
+    assert (estimator.image_uri, estimator.role) == ("image:1", "role")
+    assert (estimator.instance_count, estimator.instance_type) == (2, "local_fake")
     tensorflow = TensorFlow("py3", "2.21", False, "image:1", MPI())
     assert (tensorflow.py_version, tensorflow.framework_version, tensorflow.model_dir) == ("py3", "2.21", False)
     with pytest.raises(TypeError, match="takes at most 4"):
@@ -212,21 +200,23 @@ def test_positional_arguments_are_the_sdks() -> None:
         Estimator("image", image_uri="other")
 
 
-def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    one = TensorFlow(entry_point="train.py", source_dir=str(tmp_path), instance_type="local_process", instance_count=1)
-    uri = "s3://bucket/x"
-    for inputs, error, said in (
+MANIFEST = TrainingInput("s3://bucket/x", s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
         (FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"), UnsupportedError, "EFS and FSx file systems exist"),
-        (TrainingInput(uri, compression="Gzip"), ConfigurationError, "compression 'Gzip' is for Pipe mode"),
-        (
-            TrainingInput(uri, s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"]),
-            ConfigurationError,
-            "can only be read in Pipe mode",
-        ),
-    ):
-        with pytest.raises(error, match=said):
-            one.fit(inputs)
+        (TrainingInput("s3://bucket/x", compression="Gzip"), ConfigurationError, "compression 'Gzip' is for Pipe mode"),
+        (MANIFEST, ConfigurationError, "can only be read in Pipe mode"),
+    ],
+    ids=["file system", "Gzip", "manifest"],
+)
+def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(
+    inputs: Any, error: type[Exception], said: str, home: Path
+) -> None:
+    with pytest.raises(error, match=said):
+        TensorFlow(entry_point="code/train.py").fit(inputs)
     assert jobs(home) == []
 
 

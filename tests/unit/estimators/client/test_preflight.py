@@ -11,11 +11,7 @@ from estimators.client.preflight import Demand, compare, preflight, refusal
 GB = 1_000_000_000
 
 ROOMY = MachineFacts(
-    cores=8,
-    cores_of_machine=8,
-    memory_bytes=64 * GB,
-    memory_available_bytes=60 * GB,
-    open_files_hard_limit=65536,
+    cores=8, cores_of_machine=8, memory_bytes=64 * GB, memory_available_bytes=60 * GB, open_files_hard_limit=65536
 )
 
 

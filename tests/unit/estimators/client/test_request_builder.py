@@ -31,8 +31,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def build(settings: Settings, inputs: Any = None, **options: Any) -> dict[str, Any]:
     spec = request_builder.build_spec(
-        settings,
-        **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options},
+        settings, **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options}
     )
     validation.check_spec(spec)
     return spec.to_request()
