@@ -213,7 +213,7 @@ def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(
     inputs: Any, error: type[Exception], said: str, home: Path
 ) -> None:
     with pytest.raises(error, match=said):
-        TensorFlow(entry_point="code/train.py").fit(inputs)
+        TensorFlow(entry_point="code/train.py", source_dir=".").fit(inputs)
     assert jobs(home) == []
 
 

@@ -14,11 +14,7 @@ from estimators import MPI, ClusterPlan, CollectiveAllReduce, Estimator, Mirrore
 from estimators.job.errors import ConfigurationError
 
 #: What nobody has to look up at AWS.
-AWS = {
-    "image_uri": "123456789012.dkr.ecr.eu-west-1.amazonaws.com/fleetfit-training:gpu",
-    "role": "arn:aws:iam::123456789012:role/x",
-    "output_path": "s3://bucket/out",
-}
+AWS = {"image_uri": "image:1", "role": "arn:aws:iam::123456789012:role/x", "output_path": "s3://bucket/out"}
 
 
 @pytest.fixture(autouse=True)
@@ -173,7 +169,8 @@ def test_containers_are_planned_as_dockers_commands(home: Path) -> None:
 
 
 def test_a_plan_of_sagemaker_holds_the_request() -> None:
-    parameters = plan(instance_type="ml.p3.2xlarge", **AWS).request["HyperParameters"]
+    ours = "123456789012.dkr.ecr.eu-west-1.amazonaws.com/fleetfit-training:gpu"
+    parameters = plan(instance_type="ml.p3.2xlarge", **{**AWS, "image_uri": ours}).request["HyperParameters"]
     assert parameters["sagemaker_submit_directory"] == '"s3://bucket/out/job/source/sourcedir.tar.gz"'
     assert parameters["model_dir"] == '"s3://bucket/out/job/model"'
 
