@@ -179,13 +179,6 @@ async def asynchronous() -> None:
     return None
 
 
-LOCK = threading.Lock()
-
-
-def holds_a_lock() -> Any:
-    return LOCK
-
-
 class Session:
     """Holds what cannot be packed, somewhere within."""
 
