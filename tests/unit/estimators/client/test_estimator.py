@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,8 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
     ],
 )
 def test_arguments_of_fit_are_checked(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=re.escape(said)):
         fake().fit(**arguments)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -83,9 +83,8 @@ def test_mistakes_are_refused_before_anything_starts(
     arguments: dict[str, Any], inputs: Any, said: str, home: Path
 ) -> None:
     estimator = fake(**arguments)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(said)):
         estimator.fit(inputs)
-    assert said in str(caught.value)
     assert jobs(home) == []
     assert estimator.latest_training_job is None
 

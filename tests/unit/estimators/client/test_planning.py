@@ -69,7 +69,6 @@ def test_an_entry_point_alone_ignores_what_lies_beside_it() -> None:
 def test_mpi_has_one_mpirun_and_every_rank(home: Path) -> None:
     planned = plan(instance_count=2, distribution=MPI(processes_per_host=2))
     line = planned.mpirun
-    assert line is not None
     assert line[line.index("--host") + 1] == "algo-1:2,algo-2:2"
     assert line[line.index("-np") + 1] == "4"
     ranks = [(rank.rank, rank.local_rank, rank.host) for rank in planned.plan.ranks]
@@ -84,7 +83,6 @@ def test_mpi_has_one_mpirun_and_every_rank(home: Path) -> None:
 
 def test_a_single_host_needs_no_daemon_of_mpirun() -> None:
     line = plan(distribution=MPI(processes_per_host=4)).mpirun
-    assert line is not None
     assert line[line.index("--host") + 1] == "localhost:4"
 
 
@@ -122,7 +120,6 @@ def test_the_first_seed_call_plans_parameter_servers(home: Path) -> None:
             *("--model_dir", f"{home}/jobs/{name}/model"),
         )
     config = planned.tf_config("algo-2", "worker")
-    assert config is not None
     assert config["task"] == {"type": "worker", "index": 0}
     assert any("framework_version='1.13'" in warning for warning in planned.warnings)
 
@@ -131,7 +128,6 @@ def test_the_second_seed_call_plans_mpi(home: Path) -> None:
     options = "-verbose --NCCL_DEBUG=INFO -x OMPI_MCA_btl_vader_single_copy_mechanism=none"
     planned = seed(distributions={"mpi": {"enabled": True, "processes_per_host": 1, "custom_mpi_options": options}})
     line = planned.mpirun
-    assert line is not None
     assert "NCCL_DEBUG=INFO" in line
     assert line[line.index("NCCL_DEBUG=INFO") - 1] == "-x"
     assert not any(item.startswith("--NCCL_DEBUG") for item in line)

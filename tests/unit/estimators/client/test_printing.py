@@ -95,13 +95,6 @@ def test_what_is_not_utf8_is_replaced() -> None:
     assert shown(lines(b"\xff ok \xc3\n")) == "[algo-1:rank 0] \ufffd ok \ufffd\n"
 
 
-def test_a_stream_that_lacks_characters_gets_others() -> None:
-    raw = io.BytesIO()
-    printer = LogPrinter(io.TextIOWrapper(raw, encoding="ascii"))
-    printer.print(lines("é\n".encode()))
-    assert raw.getvalue() == b"[algo-1:rank 0] ?\n"
-
-
 # --- progress bars ---
 
 

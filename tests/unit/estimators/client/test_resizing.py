@@ -89,7 +89,6 @@ def walked(job: Any, **arguments: Any) -> list[int]:
     """The sizes of a random walk, when it is over."""
     callback = RandomResize(step=1, interval=0.001, min=1, **arguments)
     callback.on_event(job, Event(kind="resized", host="supervisor"))
-    assert callback._thread is not None
     callback._thread.join(10)
     return callback.sizes
 

@@ -111,7 +111,6 @@ def test_the_request_and_back() -> None:
     assert TuningSpec.from_config("study", asked.to_config(), asked.warm_start) == asked
     assert rules.from_dict(TuningSpec, rules.to_dict(asked)) == asked
     again = WarmStartConfig.from_job_desc(asked.warm_start)
-    assert again is not None
     assert (again.type, again.parents) == (warm.type, warm.parents)
 
 
@@ -138,7 +137,6 @@ def test_a_trial_has_places_of_its_own() -> None:
         "lr": "0.25", "epochs": "3", "sagemaker_job_name": f'"{name}"', "model_dir": f'"s3://bucket/{name}/model"',
         "sagemaker_submit_directory": f'"file:///home/jobs/{name}/source"',
     }  # fmt: skip
-    assert made.checkpoint is not None
     assert made.checkpoint.uri == f"s3://bucket/checkpoints/{name}"
 
 
