@@ -64,7 +64,6 @@ def test_arguments_of_the_other() -> None:
     ("kind", "settings", "files", "named"),
     [
         (Estimator, {}, {"train.py": "import sklearn"}, ""),
-        (PyTorch, {}, {"train.py": "import torch"}, "torch"),
         (PyTorch, {}, {"train.py": "import my_nets"}, "torch"),
         (Estimator, {"distribution": TorchDistributed()}, {"train.py": "import my_nets"}, "torch"),
         (Estimator, {"distribution": MPI()}, {"train.py": "from mpi4py import MPI"}, ""),

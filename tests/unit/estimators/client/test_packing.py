@@ -108,42 +108,33 @@ def test_modules_that_the_projects_modules_import_go_with_them(tmp_path: Path, m
 
 CALLER = """
 import functools
-
 def helper():
     import by_a_helper
-
 class Base:
     def inherited(self):
         import by_a_base
-
 class Model(Base):
     def train(self):
         import by_a_method
-
     @property
     def loss(self):
         import by_a_property
-
 def timed(function):
     @functools.wraps(function)
     def inner():
         import decorating
         function()
     return inner
-
 @timed
 def step():
     import decorated
-
 def default():
     import by_a_default
-
 def train(then=default):
     helper()
     Model().train()
     step()
     then()
-
 def unused():
     import by_nobody
 """
