@@ -81,6 +81,11 @@ def test_mpi_has_one_mpirun_and_every_rank(home: Path) -> None:
     assert not home.exists()
 
 
+def test_a_single_host_needs_no_daemon_of_mpirun() -> None:
+    line = plan(distribution=MPI(processes_per_host=4)).mpirun
+    assert line[line.index("--host") + 1] == "localhost:4"
+
+
 def seed(**arguments: Any) -> ClusterPlan:
     """The call of the AWS guide to distributed TensorFlow, but for the instance type."""
     Path("code/train_ps.py").write_text("")
