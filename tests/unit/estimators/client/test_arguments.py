@@ -128,9 +128,6 @@ def test_unknown_names_are_refused_with_the_nearest() -> None:
     with pytest.raises(ValueError, match="Did you mean 'instance_count'"):
         Estimator(instance_counts=2)
     assert issubclass(ArgumentNameError, ConfigurationError)
-
-
-def test_arguments_of_tensorflow_are_refused_elsewhere() -> None:
     with pytest.raises(ArgumentNameError, match="model_dir is an argument of TensorFlow only"):
         Estimator(model_dir="x")
 
