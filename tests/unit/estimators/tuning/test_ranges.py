@@ -107,8 +107,10 @@ def test_what_is_chosen_lies_in_the_ranges_and_is_chosen_again_the_same(tmp_path
         assert values == search.suggest(trial, asked.parameter_ranges)
         decoded = {name: json.loads(text) for name, text in values.items()}
         assert all(given[name].is_valid(value) for name, value in decoded.items())
+        parameters = search.as_parameters(values, asked.parameter_ranges)
+        assert parameters is not None
         other = search.optuna.create_study()
-        other.enqueue_trial(search.as_parameters(values, asked.parameter_ranges))
+        other.enqueue_trial(parameters)
         assert search.suggest(other.ask(), asked.parameter_ranges)
         chosen.append(decoded)
         study.tell(trial, float(number))
