@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-import os
+import re
 from pathlib import Path
 from typing import Any
 
@@ -18,38 +18,26 @@ from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.testing import FakeOutcome
 
-SCRIPT = """\
-import json, os, sys
-print("arguments", json.dumps(sys.argv[1:]))
-print("host", os.environ["SM_CURRENT_HOST"], "variable", os.environ.get("GREETING"))
-print("loss: 0.25")
-"""
-
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
     monkeypatch.chdir(tmp_path)
     (tmp_path / "code").mkdir()
-    (tmp_path / "code" / "train.py").write_text(SCRIPT)
+    (tmp_path / "code" / "train.py").touch()
     return tmp_path / "home"
 
 
-def fake(outcome: FakeOutcome | None = None, **arguments: Any) -> TensorFlow:
-    options = (outcome or FakeOutcome()).run_options()
+def fake(**arguments: Any) -> TensorFlow:
     given = {"entry_point": "train.py", "source_dir": "code", "instance_type": "local_fake", **arguments}
-    return TensorFlow(run_options=options, **given)
-
-
-def jobs(home: Path) -> list[str]:
-    return sorted(os.listdir(home / "jobs")) if (home / "jobs").exists() else []
+    return TensorFlow(run_options=FakeOutcome().run_options(), **given)
 
 
 @pytest.mark.parametrize("name", ["a_b", "-a", "a-", "", "x" * 64, "a b", 3])
 def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) -> None:
     with pytest.raises(ConfigurationError, match="job_name: TrainingJobName"):
         fake().fit(job_name=name)
-    assert jobs(home) == []
+    assert list(home.glob("jobs/*")) == []
 
 
 @pytest.mark.parametrize(
@@ -68,16 +56,14 @@ def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) ->
     ],
 )
 def test_arguments_of_fit_are_checked(arguments: dict[str, Any], error: type[Exception], said: str) -> None:
-    with pytest.raises(error) as caught:
+    with pytest.raises(error, match=re.escape(said)):
         fake().fit(**arguments)
-    assert said in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("arguments", "inputs", "said"),
     [
         ({"entry_point": "tran.py"}, None, "Did you mean 'train.py'?"),
-        ({"source_dir": "cod"}, None, "Did you mean 'code'?"),
         ({"entry_point": None, "instance_type": "local_process"}, None, "entry_point is missing"),
         ({}, {"train": "no/such/data"}, "channel 'train'"),
         ({}, {"train": 3}, "channel 'train' is 3"),
@@ -85,8 +71,6 @@ def test_arguments_of_fit_are_checked(arguments: dict[str, Any], error: type[Exc
         ({"output_path": "/proc/nowhere"}, None, "output_path"),
         ({"output_path": "gs://bucket/x"}, None, "S3OutputPath is 'gs://bucket/x'; allowed: s3://"),
         ({"instance_type": "ml.p3.2xlarge"}, "s3://bucket/x", "unknown option of the backend 'ml'"),
-        ({"dependencies": ["nothing"]}, None, "dependencies: 'nothing' does not exist"),
-        ({"environment": {"A": "x" * 513}}, None, "has 513 characters"),
         ({"metric_definitions": [{"Name": f"m{n}", "Regex": "(x)"} for n in range(41)]}, None, "at most 40"),
     ],
 )
@@ -94,10 +78,9 @@ def test_mistakes_are_refused_before_anything_starts(
     arguments: dict[str, Any], inputs: Any, said: str, home: Path
 ) -> None:
     estimator = fake(**arguments)
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=re.escape(said)):
         estimator.fit(inputs)
-    assert said in str(caught.value)
-    assert jobs(home) == []
+    assert list(home.glob("jobs/*")) == []
     assert estimator.latest_training_job is None
 
 
@@ -198,12 +181,8 @@ def test_hyperparameters_are_json_as_in_the_sdk() -> None:
 
 def test_positional_arguments_are_the_sdks() -> None:
     estimator = Estimator("image:1", "role", 2, "local_fake")
-    assert (estimator.image_uri, estimator.role, estimator.instance_count, estimator.instance_type) == (
-        "image:1",
-        "role",
-        2,
-        "local_fake",
-    )
+    assert (estimator.image_uri, estimator.role) == ("image:1", "role")
+    assert (estimator.instance_count, estimator.instance_type) == (2, "local_fake")
     tensorflow = TensorFlow("py3", "2.21", False, "image:1", MPI())
     assert (tensorflow.py_version, tensorflow.framework_version, tensorflow.model_dir) == ("py3", "2.21", False)
     with pytest.raises(TypeError, match="takes at most 4"):
@@ -212,22 +191,24 @@ def test_positional_arguments_are_the_sdks() -> None:
         Estimator("image", image_uri="other")
 
 
-def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(home: Path, tmp_path: Path) -> None:
-    (tmp_path / "train.py").touch()
-    one = TensorFlow(entry_point="train.py", source_dir=str(tmp_path), instance_type="local_process", instance_count=1)
-    uri = "s3://bucket/x"
-    for inputs, error, said in (
+MANIFEST = TrainingInput("s3://bucket/x", s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"])
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "said"),
+    [
         (FileSystemInput("fs-0123456789abcdef0", "EFS", "/data"), UnsupportedError, "EFS and FSx file systems exist"),
-        (TrainingInput(uri, compression="Gzip"), ConfigurationError, "compression 'Gzip' is for Pipe mode"),
-        (
-            TrainingInput(uri, s3_data_type="AugmentedManifestFile", attribute_names=["a-ref"]),
-            ConfigurationError,
-            "can only be read in Pipe mode",
-        ),
-    ):
-        with pytest.raises(error, match=said):
-            one.fit(inputs)
-    assert jobs(home) == []
+        (TrainingInput("s3://bucket/x", compression="Gzip"), ConfigurationError, "compression 'Gzip' is for Pipe mode"),
+        (MANIFEST, ConfigurationError, "can only be read in Pipe mode"),
+    ],
+    ids=["file system", "Gzip", "manifest"],
+)
+def test_inputs_that_no_job_of_this_machine_can_have_are_refused_by_name(
+    inputs: Any, error: type[Exception], said: str, home: Path
+) -> None:
+    with pytest.raises(error, match=said):
+        TensorFlow(entry_point="code/train.py", source_dir=".").fit(inputs)
+    assert list(home.glob("jobs/*")) == []
 
 
 def test_the_signature_is_shown() -> None:

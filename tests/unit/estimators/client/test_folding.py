@@ -48,8 +48,7 @@ def of(rank: int, data: bytes, time_ns: int = 0) -> LogLine:
 
 
 class Clock:
-    def __init__(self) -> None:
-        self.now = 100.0
+    now = 100.0
 
     def __call__(self) -> float:
         return self.now
@@ -91,15 +90,28 @@ def test_the_lowest_rank_stands_for_all() -> None:
     assert shown(Folding(), [of(2, b"a\n"), of(0, b"a\n"), of(1, b"a\n")]) == [("rank 0", "a", 3)]
 
 
-def test_tensorflows_lines_are_equal_whatever_their_time_and_thread() -> None:
-    said = b"W0000 00:00:%d.1   %d dataset.cc:997] Input will not be optimized\n"
-    batch = [of(rank, said % (rank, rank)) for rank in (0, 1)]
-    assert [times for _, _, times in shown(Folding(), batch)] == [2]
+TRACEBACK = [
+    b"Traceback (most recent call last):\n",
+    b'  File "train.py", line 1, in <module>\n',
+    b"    fail()\n",
+    b"ValueError: no data\n",
+]
+BARE = [b"\n", b"}\n", b"-----\n"]
+INPUT = b"W0000 00:00:%d.1   %d dataset.cc:997] Input will not be optimized\n"
 
 
-def test_lines_further_apart_than_the_window_are_two() -> None:
-    batch = [of(0, b"Epoch 1/2\n", 0), of(1, b"Epoch 1/2\n", int(WINDOW * 1e9) + MS)]
-    assert [times for _, _, times in shown(Folding(), batch)] == [1, 1]
+@pytest.mark.parametrize(
+    ("batch", "times"),
+    [
+        pytest.param([of(rank, INPUT % (rank, rank)) for rank in (0, 1)], [2], id="other time and thread"),
+        pytest.param([of(0, b"loss 1\n"), of(1, b"loss 1\n", int(WINDOW * 1e9) + MS)], [1, 1], id="too far apart"),
+        pytest.param([of(rank, line) for line in TRACEBACK for rank in (0, 1)], [1] * 8, id="tracebacks"),
+        pytest.param([of(rank, line) for line in BARE for rank in (0, 1)], [1] * 6, id="without words"),
+        pytest.param([LogLine(0, f"algo-{n}", "ps", 0, b"serving\n") for n in (1, 2)], [1, 1], id="not of ranks"),
+    ],
+)
+def test_how_many_lines_are_one(batch: list[LogLine], times: list[int]) -> None:
+    assert [count for _, _, count in shown(Folding(), batch)] == times
 
 
 def test_a_line_waits_for_the_window_and_no_longer() -> None:
@@ -117,27 +129,6 @@ def test_a_single_rank_never_waits() -> None:
     folding = Folding(several=False)
     assert len(list(folding.take([of(0, b"loss 1\n")]))) == 1
     assert folding.due is None
-
-
-def test_tracebacks_stay_whole() -> None:
-    trace = [
-        b"Traceback (most recent call last):\n",
-        b'  File "train.py", line 1, in <module>\n',
-        b"    fail()\n",
-        b"ValueError: no data\n",
-    ]
-    batch = [of(rank, line) for line in trace for rank in (0, 1)]
-    assert [times for _, _, times in shown(Folding(), batch)] == [1] * 8
-
-
-def test_lines_without_words_stay_where_they_are() -> None:
-    batch = [of(rank, line) for line in (b"\n", b"}\n", b"-----\n") for rank in (0, 1)]
-    assert [times for _, _, times in shown(Folding(), batch)] == [1] * 6
-
-
-def test_other_processes_are_not_folded() -> None:
-    batch = [LogLine(0, host, "ps", 0, b"serving\n") for host in ("algo-1", "algo-2")]
-    assert [times for _, _, times in shown(Folding(), batch)] == [1, 1]
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -165,30 +156,22 @@ def test_no_line_is_lost_and_each_rank_keeps_its_order(seed: int) -> None:
         own = [line for line in lines if line.rank == rank]
         places = iter(items)
         for line in own:
-            assert any(item.line is line or (item.times > 1 and item.line.data == line.data) for item in places), (
-                rank,
-                line,
-            )
-
-
-def printed(*batches: list[LogLine], stream: io.StringIO | io.TextIOWrapper, colour: bool = False) -> None:
-    printer = LogPrinter(stream, colour=colour, folding=Folding())
-    for batch in batches:
-        printer.print(batch)
-    printer.finish()
+            assert any(item.line is line or (item.times > 1 and item.line.data == line.data) for item in places), line
 
 
 def test_the_prefix_says_how_many() -> None:
     stream = io.StringIO()
-    printed([of(0, b"Epoch 1/2\n"), of(1, b"Epoch 1/2\n"), of(1, b"loss 1\n")], stream=stream)
+    printer = LogPrinter(stream, folding=Folding())
+    printer.print([of(0, b"Epoch 1/2\n"), of(1, b"Epoch 1/2\n"), of(1, b"loss 1\n")])
+    printer.finish()
     assert stream.getvalue() == "[algo-1:rank 0 ×2] Epoch 1/2\n[algo-2:rank 1] loss 1\n"
 
 
 def test_without_the_character_it_is_a_letter() -> None:
     raw = io.BytesIO()
-    stream = io.TextIOWrapper(raw, encoding="ascii")
-    printed([of(0, b"a\n"), of(1, b"a\n")], stream=stream, colour=True)
-    stream.flush()
+    printer = LogPrinter(io.TextIOWrapper(raw, encoding="ascii"), colour=True, folding=Folding())
+    printer.print([of(0, b"a\n"), of(1, b"a\n")])
+    printer.finish()
     assert raw.getvalue() == b"\x1b[36m[algo-1:rank 0 x2]\x1b[0m a\n"
 
 

@@ -38,9 +38,9 @@ def test_what_pytorch_takes(distribution: object) -> None:
 
 @pytest.mark.parametrize("distribution", [ParameterServer(), CollectiveAllReduce(), Mirrored()])
 def test_what_pytorch_refuses_by_name(distribution: ParameterServer) -> None:
-    with pytest.raises(ConfigurationError, match=f"{distribution.key!r} is for TensorFlow scripts") as caught:
+    remedy = "for PyTorch, use one of 'mpi', 'elastic_horovod', 'torch_distributed'"
+    with pytest.raises(ConfigurationError, match=f"{distribution.key!r} is for TensorFlow scripts.*{remedy}"):
         PyTorch("train.py", distribution=distribution)
-    assert "for PyTorch, use one of 'mpi', 'elastic_horovod', 'torch_distributed'" in str(caught.value)
     estimator = PyTorch("train.py")
     with pytest.raises(ConfigurationError, match="is for TensorFlow scripts"):
         estimator.distribution = distribution
@@ -64,7 +64,6 @@ def test_arguments_of_the_other() -> None:
     ("kind", "settings", "files", "named"),
     [
         (Estimator, {}, {"train.py": "import sklearn"}, ""),
-        (PyTorch, {}, {"train.py": "import torch"}, "torch"),
         (PyTorch, {}, {"train.py": "import my_nets"}, "torch"),
         (Estimator, {"distribution": TorchDistributed()}, {"train.py": "import my_nets"}, "torch"),
         (Estimator, {"distribution": MPI()}, {"train.py": "from mpi4py import MPI"}, ""),

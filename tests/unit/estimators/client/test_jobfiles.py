@@ -110,10 +110,7 @@ def test_everything_that_a_file_may_say(tmp_path: Path) -> None:
         ("inputs:\n  a:\n    s3_data: d\n    input_mode: Tube\n", "job.yaml:4: unknown TrainingInput(input_mode"),
         ("metric_definitions:\n- {Name: a, Regex: (}\n", "job.yaml:"),
         ("entry_point: a.py\nentry_point: b.py\n", "job.yaml:2: 'entry_point' is given twice, first in line 1"),
-        (
-            "train_instance_count: 2\n",
-            "job.yaml:1: train_instance_count is a name of the SageMaker SDK 1.x. Use",
-        ),
+        ("train_instance_count: 2\n", "job.yaml:1: train_instance_count is a name of the SageMaker SDK 1.x. Use"),
         ("rules: [1]\n", "job.yaml:1: rules=[1] is refused"),
         ("sagemaker_session: x\n", "job.yaml:1: sagemaker_session is not available in job files"),
         ("framework: caffe\n", "job.yaml:1: unknown framework 'caffe'"),

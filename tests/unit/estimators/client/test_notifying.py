@@ -30,20 +30,19 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], part: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("values", "diverged"),
+    ("values", "times", "diverged"),
     [
-        ((1.0, 9.0, 11.0, 12.0, 13.0), True),
-        ((1.0, 11.0, 12.0, 9.0, 11.0, 12.0), False),
-        ((1.0, 0.0, 11.0, 12.0, 13.0), True),  # a 0 in between is no new limit
-        ((1.0, -1.0, 11.0, 12.0, 13.0), True),
-        ((-1.0, -11.0, -110.0, -1.0), False),
+        ((1.0, 9.0, 11.0, 12.0, 13.0), 10, True),
+        ((1.0, 11.0, 12.0, 9.0, 11.0, 12.0), 10, False),
+        ((1.0, 0.0, 11.0, 12.0, 13.0), 10, True),  # a 0 in between is no new limit
+        ((1.0, -1.0, 11.0, 12.0, 13.0), 10, True),
+        ((-1.0, -11.0, -110.0, -1.0), 10, False),
+        ((4.0, 3.0, 2.0, 1.5, 1.2), 0.5, False),
     ],
 )
-def test_three_losses_in_a_row_above_a_multiple_of_the_lowest(values: tuple[float, ...], diverged: bool) -> None:
-    losses, falling = Losses(), Losses()
-    said = [losses.diverge(Metric("loss", value, rank=0, host="algo-1", time=0.0, attempt=0), 10) for value in values]
+def test_three_losses_in_a_row_above_a_multiple_of_the_lowest(
+    values: tuple[float, ...], times: float, diverged: bool
+) -> None:
+    losses = Losses()
+    said = [losses.diverge(Metric("loss", value, 0, "algo-1", 0.0, 0), times) for value in values]
     assert said[-1] == diverged and not any(said[:-1])
-    values = (4.0, 3.0, 2.0, 1.5, 1.2)
-    assert not any(
-        falling.diverge(Metric("loss", value, rank=0, host="algo-1", time=0.0, attempt=0), 0.5) for value in values
-    )

@@ -22,6 +22,16 @@ HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
 AWS = "763104351884.dkr.ecr.us-east-1.amazonaws.com/tensorflow-training:2.16-cpu"
 
 
+def pack(function: Any, limit: int = 1_000_000, **hyperparameters: Any) -> packing.Packed:
+    return packing.pack(function, hyperparameters=hyperparameters, channels=(), limit=limit)
+
+
+def unpack(packed: packing.Packed, folder: Path) -> None:
+    for name, content in packed.files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(content)
+
+
 def takes(rate: float = 0.1) -> None:
     pass
 
@@ -98,42 +108,33 @@ def test_modules_that_the_projects_modules_import_go_with_them(tmp_path: Path, m
 
 CALLER = """
 import functools
-
 def helper():
     import by_a_helper
-
 class Base:
     def inherited(self):
         import by_a_base
-
 class Model(Base):
     def train(self):
         import by_a_method
-
     @property
     def loss(self):
         import by_a_property
-
 def timed(function):
     @functools.wraps(function)
     def inner():
         import decorating
         function()
     return inner
-
 @timed
 def step():
     import decorated
-
 def default():
     import by_a_default
-
 def train(then=default):
     helper()
     Model().train()
     step()
     then()
-
 def unused():
     import by_nobody
 """
@@ -151,8 +152,7 @@ def test_modules_that_only_what_a_function_uses_imports_come_with_it(
     exec(CALLER, caller)
 
     def brought(function: Any) -> set[str]:
-        packed = packing.pack(function, hyperparameters={}, channels=(), limit=1_000_000)
-        return {name.removesuffix(".py") for name in packed.modules}
+        return {name.removesuffix(".py") for name in pack(function).modules}
 
     assert brought(caller["train"]) == names
     assert brought(caller["Model"]().train) == methods
@@ -168,13 +168,6 @@ def generator() -> Any:
 
 async def asynchronous() -> None:
     return None
-
-
-LOCK = threading.Lock()
-
-
-def holds_a_lock() -> Any:
-    return LOCK
 
 
 class Session:
@@ -198,10 +191,6 @@ def takes_a_channel(data: Channel) -> None:
 
 def nothing() -> None:
     pass
-
-
-def pack(function: Any, limit: int = 1_000_000, **hyperparameters: Any) -> packing.Packed:
-    return packing.pack(function, hyperparameters=hyperparameters, channels=(), limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -253,9 +242,7 @@ def test_files_of_one_name_keep_their_own_lines(tmp_path: Path) -> None:
 
 def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
     packed = pack(nothing)
-    for name, content in packed.files.items():
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(content)
+    unpack(packed, tmp_path)
     described = tmp_path / "fleetfit_function" / "function.json"
     described.write_text(json.dumps({**json.loads(described.read_text()), "python": "3.4"}))
     with pytest.raises(SystemExit, match=r"nothing\(\) was packed by Python 3.4, but this host has Python"):
@@ -281,7 +268,7 @@ def test_a_function_that_a_partial_passes_is_packed_as_one_of_the_job(tmp_path: 
     found = packing.captured(given)
     assert found.functions == [train, model]
     assert found.values == [("default 1", 1), ("default 1", (1, 2))]
-    packed = packing.pack(given, hyperparameters={}, channels=(), limit=1_000_000)
+    packed = pack(given)
     assert "    import json\n" in packed.files[packed.program].decode()
     assert {"fleetfit_function/sources/model.py", "fleetfit_function/sources/train.py"} <= set(packed.files)
 
@@ -289,10 +276,7 @@ def test_a_function_that_a_partial_passes_is_packed_as_one_of_the_job(tmp_path: 
 #: What is defined beside a function that calls helper(), and the statements that an importer executes for it.
 USED = {
     "an import in a helper": ("def helper():\n    import tensorflow\n", ("import tensorflow",)),
-    "an import in a method": (
-        "class Model:\n    def build(self):\n        import torch\nhelper = Model\n",
-        ("import torch",),
-    ),
+    "an import in a method": ("class helper:\n    def build(self):\n        import torch\n", ("import torch",)),
     "Horovod": (
         "def helper():\n    from container import distributed\n    import torch\n",
         ("import torch", "import horovod.torch"),
@@ -313,9 +297,7 @@ def test_an_importer_serves_a_function_and_what_it_uses(tmp_path: Path, text: st
     exec(compile(cell.read_text(), str(cell), "exec"), made)
     code = tmp_path / "code"
     packed = pack(made["train"])
-    for name, content in packed.files.items():
-        (code / name).parent.mkdir(parents=True, exist_ok=True)
-        (code / name).write_bytes(content)
+    unpack(packed, code)
     found = imports.read(code / packed.program, code, horovod=True)
     assert found.statements == statements
     assert bool(found.reason) == ("environ" in text)

@@ -5,17 +5,16 @@ from pathlib import Path
 
 import pytest
 
+from container.contract.hyperparameters import encode
+from container.contract.strategies import MPI
 from container.system.machine import MachineFacts
 from estimators.client.preflight import Demand, compare, preflight, refusal
+from estimators.job.request import Resources, TrainingJobSpec
 
 GB = 1_000_000_000
 
 ROOMY = MachineFacts(
-    cores=8,
-    cores_of_machine=8,
-    memory_bytes=64 * GB,
-    memory_available_bytes=60 * GB,
-    open_files_hard_limit=65536,
+    cores=8, cores_of_machine=8, memory_bytes=64 * GB, memory_available_bytes=60 * GB, open_files_hard_limit=65536
 )
 
 
@@ -46,29 +45,21 @@ def test_what_is_short_is_named_with_a_remedy(demand: dict, machine: dict, parts
 
 def test_a_full_disk() -> None:
     [text] = compare(Demand(), ROOMY, disk_free_bytes=5_000_000, disk=Path("/home/me/.fleetfit/jobs"))
-    assert "5.0 MB" in text
-    assert "/home/me/.fleetfit/jobs" in text
-    assert "fleetfit clean" in text
+    for part in ("5.0 MB", "/home/me/.fleetfit/jobs", "fleetfit clean"):
+        assert part in text
 
 
 def test_a_job_elsewhere_is_not_compared_with_this_machine() -> None:
-    from estimators.job.request import Resources, TrainingJobSpec
-
     tiny = dataclasses.replace(ROOMY, memory_available_bytes=1, cores=1)
     resources = Resources(instance_type="ml.p3.2xlarge", instance_count=8)
     assert preflight(TrainingJobSpec(resources=resources), machine=tiny) == []
-    assert preflight(
-        TrainingJobSpec(resources=dataclasses.replace(resources, instance_type="local_process")), machine=tiny
-    )
+    here = dataclasses.replace(resources, instance_type="local_process")
+    assert preflight(TrainingJobSpec(resources=here), machine=tiny)
 
 
 def test_a_spec_is_read_with_its_strategy() -> None:
-    from container.contract.strategies import MPI
-    from estimators.job.request import Resources, TrainingJobSpec
-
-    values = MPI(processes_per_host=3).to_hyperparameters()
     spec = TrainingJobSpec(
-        hyperparameters={name: str(value).lower() for name, value in values.items() if value != ""},
+        hyperparameters=encode(MPI(processes_per_host=3).to_hyperparameters()),
         resources=Resources(instance_type="local_process", instance_count=2),
     )
     demand = Demand.of(spec)

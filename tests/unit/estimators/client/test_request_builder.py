@@ -19,6 +19,7 @@ from estimators.job.request import RunOptions
 from estimators.job.settings import Settings
 
 CODE = Code(program="train.py", submit_directory="file:///src")
+IMAGE_CONFIG = "AlgorithmSpecification.TrainingImageConfig"
 
 
 @pytest.fixture(autouse=True)
@@ -31,11 +32,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def build(settings: Settings, inputs: Any = None, **options: Any) -> dict[str, Any]:
     spec = request_builder.build_spec(
-        settings,
-        **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options},
+        settings, **{"name": "job", "channels": parse_inputs(inputs), "code": CODE, "passes_model_dir": True, **options}
     )
     validation.check_spec(spec)
     return spec.to_request()
+
+
+def hyperparameters(code: Code | None = CODE, passes_model_dir: bool = True, **settings: Any) -> dict[str, str]:
+    return request_builder.build_hyperparameters(
+        Settings(**settings), name="job", code=code, passes_model_dir=passes_model_dir
+    )
 
 
 def test_a_small_local_job(home: Path) -> None:
@@ -70,86 +76,68 @@ def test_a_small_local_job(home: Path) -> None:
     }
 
 
+#: Settings that go into the request as they are: each with a value and its place there.
+AS_GIVEN = [
+    ("role", "arn:aws:iam::123456789012:role/me", "RoleArn"),
+    ("instance_count", 2, "ResourceConfig.InstanceCount"),
+    ("instance_type", "ml.p3.2xlarge", "ResourceConfig.InstanceType"),
+    ("keep_alive_period_in_seconds", 600, "ResourceConfig.KeepAlivePeriodInSeconds"),
+    ("volume_size", 50, "ResourceConfig.VolumeSizeInGB"),
+    ("volume_kms_key", "volume-key", "ResourceConfig.VolumeKmsKeyId"),
+    ("training_plan", "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p", "ResourceConfig.TrainingPlanArn"),
+    ("image_uri", "123.dkr.ecr/image:1", "AlgorithmSpecification.TrainingImage"),
+    ("input_mode", "Pipe", "AlgorithmSpecification.TrainingInputMode"),
+    ("metric_definitions", [{"Name": "a", "Regex": "a: (.*)"}], "AlgorithmSpecification.MetricDefinitions"),
+    ("enable_sagemaker_metrics", True, "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries"),
+    ("container_entry_point", ["python"], "AlgorithmSpecification.ContainerEntrypoint"),
+    ("container_arguments", ["-c"], "AlgorithmSpecification.ContainerArguments"),
+    ("training_repository_access_mode", "Vpc", f"{IMAGE_CONFIG}.TrainingRepositoryAccessMode"),
+    (
+        "training_repository_credentials_provider_arn",
+        "arn:aws:lambda:us-east-1:123456789012:function:f",
+        f"{IMAGE_CONFIG}.TrainingRepositoryAuthConfig.TrainingRepositoryCredentialsProviderArn",
+    ),
+    ("output_path", "s3://bucket/out", "OutputDataConfig.S3OutputPath"),
+    ("output_kms_key", "output-key", "OutputDataConfig.KmsKeyId"),
+    ("max_run", 3600, "StoppingCondition.MaxRuntimeInSeconds"),
+    ("max_wait", 7200, "StoppingCondition.MaxWaitTimeInSeconds"),
+    ("use_spot_instances", True, "EnableManagedSpotTraining"),
+    ("max_retry_attempts", 3, "RetryStrategy.MaximumRetryAttempts"),
+    ("checkpoint_s3_uri", "s3://bucket/checkpoints", "CheckpointConfig.S3Uri"),
+    ("checkpoint_local_path", "/opt/ml/checkpoints", "CheckpointConfig.LocalPath"),
+    ("subnets", ["subnet-1"], "VpcConfig.Subnets"),
+    ("security_group_ids", ["sg-1"], "VpcConfig.SecurityGroupIds"),
+    ("encrypt_inter_container_traffic", True, "EnableInterContainerTrafficEncryption"),
+    ("enable_network_isolation", True, "EnableNetworkIsolation"),
+    ("enable_infra_check", True, "InfraCheckConfig.EnableInfraCheck"),
+    ("enable_remote_debug", True, "RemoteDebugConfig.EnableRemoteDebug"),
+    ("enable_session_tag_chaining", True, "SessionChainingConfig.EnableSessionTagChaining"),
+]
+
+
+def places(members: Any, above: str = "") -> dict[str, Any]:
+    """Each value of a request by its place."""
+    found: dict[str, Any] = {}
+    for name, value in members.items():
+        found |= places(value, f"{above}{name}.") if isinstance(value, dict) else {f"{above}{name}": value}
+    return found
+
+
 def test_everything_that_aws_can_do() -> None:
-    settings = Settings(
-        role="arn:aws:iam::123456789012:role/me",
-        instance_count=2,
-        instance_type="ml.p3.2xlarge",
-        keep_alive_period_in_seconds=600,
-        volume_size=50,
-        volume_kms_key="volume-key",
-        training_plan="arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
-        image_uri="123.dkr.ecr/image:1",
-        input_mode="Pipe",
-        output_path="s3://bucket/out",
-        output_kms_key="output-key",
-        disable_output_compression=True,
-        max_run=3600,
-        max_wait=7200,
-        use_spot_instances=True,
-        max_retry_attempts=3,
-        checkpoint_s3_uri="s3://bucket/checkpoints",
-        checkpoint_local_path="/opt/ml/checkpoints",
-        metric_definitions=[{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
-        enable_sagemaker_metrics=True,
-        environment={"A": "b"},
-        subnets=["subnet-1"],
-        security_group_ids=["sg-1"],
-        encrypt_inter_container_traffic=True,
-        enable_network_isolation=True,
-        enable_infra_check=True,
-        enable_remote_debug=True,
-        enable_session_tag_chaining=True,
-        training_repository_access_mode="Vpc",
-        training_repository_credentials_provider_arn="arn:aws:lambda:us-east-1:123456789012:function:f",
-        container_entry_point=["python"],
-        container_arguments=["-c"],
-        model_uri="s3://bucket/model.tar.gz",
-        tags={"team": "a"},
-        distribution=MPI(),
-    )
+    given: dict[str, Any] = {name: value for name, value, _ in AS_GIVEN}
+    others = {"disable_output_compression": True, "environment": {"A": "b"}, "tags": {"team": "a"}}
+    settings = Settings(**given, **others, model_uri="s3://bucket/model.tar.gz", distribution=MPI())
     request = build(settings, "s3://bucket/data", experiment={"ExperimentName": "e"})
-    assert request["AlgorithmSpecification"] == {
-        "TrainingInputMode": "Pipe",
-        "TrainingImage": "123.dkr.ecr/image:1",
-        "MetricDefinitions": [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}],
-        "EnableSageMakerMetricsTimeSeries": True,
-        "ContainerEntrypoint": ["python"],
-        "ContainerArguments": ["-c"],
-        "TrainingImageConfig": {
-            "TrainingRepositoryAccessMode": "Vpc",
-            "TrainingRepositoryAuthConfig": {
-                "TrainingRepositoryCredentialsProviderArn": "arn:aws:lambda:us-east-1:123456789012:function:f"
-            },
-        },
+    assert [channel["ChannelName"] for channel in request.pop("InputDataConfig")] == ["training", "model"]
+    del request["HyperParameters"]
+    assert places(request) == {
+        **{place: value for _, value, place in AS_GIVEN},
+        "TrainingJobName": "job",
+        "OutputDataConfig.CompressionType": "NONE",
+        "Environment.A": "b",
+        "Tags": [{"Key": "team", "Value": "a"}],
+        "ExperimentConfig.ExperimentName": "e",
     }
-    assert request["ResourceConfig"] == {
-        "InstanceType": "ml.p3.2xlarge",
-        "InstanceCount": 2,
-        "VolumeSizeInGB": 50,
-        "VolumeKmsKeyId": "volume-key",
-        "KeepAlivePeriodInSeconds": 600,
-        "TrainingPlanArn": "arn:aws:sagemaker:us-east-1:123456789012:training-plan/p",
-    }
-    assert request["OutputDataConfig"] == {
-        "S3OutputPath": "s3://bucket/out",
-        "KmsKeyId": "output-key",
-        "CompressionType": "NONE",
-    }
-    assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 3600, "MaxWaitTimeInSeconds": 7200}
-    assert [channel["ChannelName"] for channel in request["InputDataConfig"]] == ["training", "model"]
-    assert request["VpcConfig"] == {"Subnets": ["subnet-1"], "SecurityGroupIds": ["sg-1"]}
-    assert request["CheckpointConfig"] == {"S3Uri": "s3://bucket/checkpoints", "LocalPath": "/opt/ml/checkpoints"}
-    assert request["RetryStrategy"] == {"MaximumRetryAttempts": 3}
-    assert request["EnableManagedSpotTraining"] is True
-    assert request["EnableNetworkIsolation"] is True
-    assert request["EnableInterContainerTrafficEncryption"] is True
-    assert request["InfraCheckConfig"] == {"EnableInfraCheck": True}
-    assert request["RemoteDebugConfig"] == {"EnableRemoteDebug": True}
-    assert request["SessionChainingConfig"] == {"EnableSessionTagChaining": True}
-    assert request["ExperimentConfig"] == {"ExperimentName": "e"}
-    assert request["Tags"] == [{"Key": "team", "Value": "a"}]
-    assert request["Environment"] == {"A": "b"}
 
 
 @pytest.mark.parametrize(
@@ -167,51 +155,21 @@ def test_everything_that_aws_can_do() -> None:
     ],
 )
 def test_model_dir_follows_the_sdk(home: Path, arguments: dict[str, Any], expected: str | None) -> None:
-    encoded = request_builder.build_hyperparameters(Settings(**arguments), name="job", code=CODE, passes_model_dir=True)
-    found = json.loads(encoded.get("model_dir", "null"))
+    found = json.loads(hyperparameters(**arguments).get("model_dir", "null"))
     assert found == (expected.replace("HOME", str(home)) if expected is not None else None)
 
 
 def test_other_estimators_pass_no_model_dir() -> None:
-    encoded = request_builder.build_hyperparameters(Settings(), name="job", code=CODE, passes_model_dir=False)
-    assert "model_dir" not in encoded
+    assert "model_dir" not in hyperparameters(passes_model_dir=False)
+    assert hyperparameters(code=None, passes_model_dir=False) == {}
 
 
 def test_a_model_dir_among_the_hyperparameters() -> None:
     given = {"model_dir": "/x"}
     with pytest.raises(ConfigurationError, match="to pass the hyperparameter itself"):
-        request_builder.build_hyperparameters(
-            Settings(hyperparameters=given), name="job", code=CODE, passes_model_dir=True
-        )
-    for options in ({"model_dir": False, "passes": True}, {"model_dir": None, "passes": False}):
-        encoded = request_builder.build_hyperparameters(
-            Settings(hyperparameters=given, model_dir=options["model_dir"]),
-            name="job",
-            code=CODE,
-            passes_model_dir=options["passes"],
-        )
-        assert encoded["model_dir"] == '"/x"'
-
-
-def test_values_keep_their_types() -> None:
-    values = {
-        "quote": 'it\'s "x"',
-        "home": "$HOME",
-        "lines": "a\nb",
-        "spaces": "  ",
-        "empty": "",
-        "unicode": "ü 日本 🎉",
-        "list": [1, 2.5, "x", None],
-        "dict": {"a": {"b": True}},
-        "none": None,
-        "true": True,
-        "number-like": "3",
-        "a.b_c-d": 1,
-    }
-    encoded = request_builder.build_hyperparameters(
-        Settings(hyperparameters=values), name="job", code=None, passes_model_dir=False
-    )
-    assert {name: json.loads(text) for name, text in encoded.items()} == values
+        hyperparameters(hyperparameters=given)
+    assert hyperparameters(hyperparameters=given, model_dir=False)["model_dir"] == '"/x"'
+    assert hyperparameters(hyperparameters=given, passes_model_dir=False)["model_dir"] == '"/x"'
 
 
 def test_the_region_is_sent_where_it_is_known(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,7 +14,7 @@ from container.contract.wire import Event
 from estimators import ConfigurationError
 from estimators.callbacks import GrowWithEpochs, RandomResize
 from estimators.client.callbacks import Metric
-from estimators.client.resizing import next_size, resize, staying
+from estimators.client.resizing import next_size, resize
 
 
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(1, 4), st.integers(1, 4), st.integers())
@@ -85,26 +85,23 @@ def test_hosts_come_as_epochs_pass() -> None:
     assert job.asked == [1, 2]
 
 
-def test_a_random_walk_makes_its_changes() -> None:
-    job: Any = Job(2)
-    callback = RandomResize(step=1, interval=0.001, min=1, max=3, seed=4, changes=20)
+def walked(job: Any, **arguments: Any) -> list[int]:
+    """The sizes of a random walk, when it is over."""
+    callback = RandomResize(step=1, interval=0.001, min=1, **arguments)
     callback.on_event(job, Event(kind="resized", host="supervisor"))
-    assert callback._thread is not None
     callback._thread.join(10)
-    again: Any = Job(2)
-    other = RandomResize(step=1, interval=0.001, min=1, max=3, seed=4, changes=20)
-    other.on_event(again, Event(kind="resized", host="supervisor"))
-    assert other._thread is not None
-    other._thread.join(10)
-    assert len(callback.sizes) == 20
-    assert callback.sizes == other.sizes
-    assert {1, 3} <= set(callback.sizes)
+    return callback.sizes
+
+
+def test_a_random_walk_makes_its_changes() -> None:
+    sizes = walked(Job(2), max=3, seed=4, changes=20)
+    assert len(sizes) == 20 and {1, 3} <= set(sizes)
+    assert walked(Job(2), max=3, seed=4, changes=20) == sizes
 
 
 def test_hosts_that_leave_are_not_counted() -> None:
     job: Any = Job(4)
     job.leaving = {"algo-4"}
-    assert staying(job) == ["algo-1", "algo-2", "algo-3"]
     assert resize(job, 2)
     assert job.asked == ["algo-3"]
 
@@ -118,11 +115,7 @@ def test_what_is_refused_is_tried_again_and_the_end_is_no_error() -> None:
     with pytest.raises(ConfigurationError):
         resize(job, 2)
     job.refuses = 2
-    callback = RandomResize(step=1, interval=0.001, min=1, max=2, changes=1)
-    callback.on_event(job, Event(kind="resized", host="supervisor"))
-    assert callback._thread is not None
-    callback._thread.join(10)
-    assert callback.sizes == [2] and job.refuses == 0
+    assert walked(job, max=2, changes=1) == [2] and job.refuses == 0
 
 
 @pytest.mark.parametrize("arguments", [{"step": 0}, {"min": 3, "max": 3}, {"interval": 0}])
@@ -158,5 +151,5 @@ def test_what_hosts_come_and_go_with_is_resized_in_place_of_the_job() -> None:
     grown = Nodes(1)
     growing = GrowWithEpochs({2: 3}, hosts=grown)
     for epoch in (1, 2, 3):
-        growing.on_metric(job, Metric(name="epoch", value=epoch, rank=0, host="algo-1", time=0.0, attempt=0))
+        growing.on_metric(job, metric(epoch))
     assert grown.sizes == [1, 3] and job.asked == []

@@ -80,27 +80,23 @@ class TestTime:
     def test_the_cost_model_gives_what_was_not_measured(self) -> None:
         alone = simulate(WORK, hosts=(1, 1), records=1000, market=QUIET, timings=STILL, runs=1)
         assert alone.seconds.mean == pytest.approx(10.0)
-        slow = Workload(compute_s=0.1, gradient_bytes=1e9, batch_size=10)
-        two, four = (
-            simulate(slow, hosts=(1, n), records=1000, market=QUIET, timings=STILL, runs=1).seconds.mean for n in (2, 4)
-        )
-        assert four > two / 1.5  # the links are what limits it
+        slow = dataclasses.replace(WORK, gradient_bytes=1e9)
+        two = simulate(slow, hosts=(1, 2), records=1000, market=QUIET, timings=STILL, runs=1)
+        four = simulate(slow, hosts=(1, 4), records=1000, market=QUIET, timings=STILL, runs=1)
+        assert four.seconds.mean > two.seconds.mean / 1.5  # the links are what limits it
 
 
 class TestElastic:
     def test_a_host_that_leaves_at_a_commit_loses_nothing(self) -> None:
-        forecast = of(SpotMarket(trace=((25, "algo-2"),), notice_s=10, return_after_s=None))
-        run = forecast.runs[0]
+        run = of(SpotMarket(trace=((25, "algo-2"),), notice_s=10, return_after_s=None)).runs[0]
         assert run.lost_s == 0.0 and run.resizes == 1 and run.interruptions == 1
         # Both until the commit at 30 s, then one alone.
         assert run.seconds == pytest.approx(30.0 + (20000 - 30 * 200) / 100)
         assert run.spot_s == pytest.approx(run.seconds + 30.0)
 
     def test_a_host_that_is_killed_costs_what_was_not_committed(self) -> None:
-        forecast = of(SpotMarket(trace=((27, "algo-2"),), notice_s=0, return_after_s=None), timings=Timings(
-            start_s=0, import_s=0, resize_s=0, loss_s=4, commit_s=0
-        ))  # fmt: skip
-        run = forecast.runs[0]
+        market = SpotMarket(trace=((27, "algo-2"),), notice_s=0, return_after_s=None)
+        run = of(market, timings=dataclasses.replace(STILL, loss_s=4)).runs[0]
         assert run.lost_s == pytest.approx(7.0) and run.idle_s == pytest.approx(4.0)
         assert run.seconds == pytest.approx(27.0 + 4.0 + (20000 - 20 * 200) / 100)
 
@@ -125,8 +121,7 @@ class TestElastic:
         assert forecast.runs[0].resizes == 2
 
     def test_below_the_least_it_waits(self) -> None:
-        forecast = of(SpotMarket(trace=((25, "algo-2"),), notice_s=0, return_after_s=40), hosts=(2, 2))
-        run = forecast.runs[0]
+        run = of(SpotMarket(trace=((25, "algo-2"),), notice_s=0, return_after_s=40), hosts=(2, 2)).runs[0]
         assert run.idle_s == pytest.approx(40.0) and run.seconds == pytest.approx(100.0 + 40.0 + 5.0)
 
     def test_when_nobody_is_left_it_begins_again_with_the_last_commit(self) -> None:
@@ -162,8 +157,7 @@ class TestRestarts:
 
     def test_a_notice_that_is_too_short_costs_what_was_not_saved(self) -> None:
         market = SpotMarket(trace=((27, "algo-2"),), notice_s=1, return_after_s=0)
-        timings = Timings(start_s=0, import_s=0, checkpoint_s=2, restart_s=0)
-        run = of(market, hosts=2, timings=timings).runs[0]
+        run = of(market, hosts=2, timings=Timings(start_s=0, import_s=0, checkpoint_s=2, restart_s=0)).runs[0]
         assert run.lost_s == pytest.approx(3.0)  # two checkpoints were complete at 24 s
 
     def test_others_may_be_taken_while_it_waits(self) -> None:

@@ -35,9 +35,8 @@ def test_that_of_the_failure_is_left_out() -> None:
     assert shown == ["epoch 1", "other"]
     assert texts(held.rest(TOLD)) == ["KeyError: 'a'"]  # the failure's has the last one's frames only
     held.take(lines(*FRAMES, ERROR.replace("data", "sesame")))
-    assert (
-        texts(held.rest(TOLD, lambda text: text.replace("sesame", "data"))) == []
-    )  # secrets are hidden in the failure
+    # Secrets are hidden in the failure.
+    assert texts(held.rest(TOLD, lambda text: text.replace("sesame", "data"))) == []
 
 
 def test_what_other_ranks_say_of_it_is_told_without_frames() -> None:
@@ -47,8 +46,7 @@ def test_what_other_ranks_say_of_it_is_told_without_frames() -> None:
 
 
 def test_one_after_which_the_script_goes_on_is_shown_whole() -> None:
-    clock = Clock()
-    held = Tracebacks(clock)
+    held = Tracebacks(Clock())
     assert texts(held.take(lines(*FRAMES, ERROR, "right behind it"))) == []
     assert held.due == HELD_S
     assert texts(held.take(lines("later", seconds=1.0))) == [*FRAMES, ERROR, "right behind it", "later"]

@@ -61,6 +61,16 @@ def test_an_exception_whose_pickle_is_none_comes_back_all_the_same() -> None:
     assert type(found).__name__ == "OddError" and found.args == ("no data", 3)
 
 
+@pytest.fixture
+def job(tmp_path: Path) -> TrainingJob:
+    """A job on record, of a script."""
+    record = JobRecord.create("job", tmp_path)
+    record.source_dir.mkdir()
+    record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
+    record.release()
+    return TrainingJob(record)
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -69,21 +79,13 @@ def test_an_exception_whose_pickle_is_none_comes_back_all_the_same() -> None:
         ({"all": "no"}, "(all=…) must be True or False, got 'no'."),
     ],
 )
-def test_what_is_shown_is_a_boolean(tmp_path: Path, arguments: dict[str, Any], said: str) -> None:
-    record = JobRecord.create("job", tmp_path)
-    record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
-    record.release()
-    job = TrainingJob(record)
+def test_what_is_shown_is_a_boolean(job: TrainingJob, arguments: dict[str, Any], said: str) -> None:
     for name, call in (("wait", job.wait), ("resume", job.resume)):
         with pytest.raises(ConfigurationError) as caught:
             call(**arguments)
         assert str(caught.value).startswith(f"{name}{said}")
 
 
-def test_a_script_has_no_value(tmp_path: Path) -> None:
-    record = JobRecord.create("job", tmp_path)
-    record.source_dir.mkdir()
-    record.write_status(statuses.new_status({"TrainingJobName": "job"}, time.time()))
-    record.release()
+def test_a_script_has_no_value(job: TrainingJob) -> None:
     with pytest.raises(ConfigurationError, match="ran a script"):
-        TrainingJob(record).value()
+        job.value()

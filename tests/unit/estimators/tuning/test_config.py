@@ -32,9 +32,9 @@ from estimators.tuning.record import TuningRecord
 RANGES = {"lr": ContinuousParameter(0.1, 1.0)}
 
 
-def tuner(**changes: Any) -> HyperparameterTuner:
+def tuner(objective: str = "score", **changes: Any) -> HyperparameterTuner:
     values: dict[str, Any] = {"hyperparameter_ranges": RANGES, "max_jobs": 4, **changes}
-    return HyperparameterTuner(Estimator(entry_point="train.py"), "score", **values)
+    return HyperparameterTuner(Estimator(entry_point="train.py"), objective, **values)
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,15 @@ def test_what_only_aws_knows_is_refused_by_name() -> None:
         tuner().best_training_job()
 
 
-def test_a_tuner_that_starts_with_the_results_of_another_has_ranges_of_its_own(tmp_path: Path) -> None:
-    parent = tuner()
-    parent.latest_tuning_job = TuningRecord(tmp_path / "earlier")
+@pytest.fixture
+def parent(tmp_path: Path) -> HyperparameterTuner:
+    """A tuner whose tuning job, ``earlier``, is on record."""
+    made = tuner()
+    made.latest_tuning_job = TuningRecord(tmp_path / "earlier")
+    return made
+
+
+def test_a_tuner_that_starts_with_the_results_of_another_has_ranges_of_its_own(parent: HyperparameterTuner) -> None:
     for child in (parent.transfer_learning_tuner(), parent.identical_dataset_and_algorithm_tuner()):
         child.add_fleet_ranges(hosts=IntegerParameter(1, 2))
         assert set(child._hyperparameter_ranges) == {"lr", "fleet.hosts"}
@@ -83,9 +89,7 @@ def test_a_tuner_that_starts_with_the_results_of_another_has_ranges_of_its_own(t
     assert parent.warm_start_config is None and parent.name == "earlier"
 
 
-def test_a_tuner_that_starts_with_the_results_of_another_is_checked(tmp_path: Path) -> None:
-    parent = tuner()
-    parent.latest_tuning_job = TuningRecord(tmp_path / "earlier")
+def test_a_tuner_that_starts_with_the_results_of_another_is_checked(parent: HyperparameterTuner) -> None:
     for wrong in ("nonsense", ""):
         with pytest.raises(ConfigurationError, match=r"transfer_learning_tuner\(estimator=…\) must be an estimator"):
             parent.transfer_learning_tuner(estimator=wrong)  # type: ignore[arg-type]
@@ -107,7 +111,6 @@ def test_the_request_and_back() -> None:
     assert TuningSpec.from_config("study", asked.to_config(), asked.warm_start) == asked
     assert rules.from_dict(TuningSpec, rules.to_dict(asked)) == asked
     again = WarmStartConfig.from_job_desc(asked.warm_start)
-    assert again is not None
     assert (again.type, again.parents) == (warm.type, warm.parents)
 
 
@@ -134,7 +137,6 @@ def test_a_trial_has_places_of_its_own() -> None:
         "lr": "0.25", "epochs": "3", "sagemaker_job_name": f'"{name}"', "model_dir": f'"s3://bucket/{name}/model"',
         "sagemaker_submit_directory": f'"file:///home/jobs/{name}/source"',
     }  # fmt: skip
-    assert made.checkpoint is not None
     assert made.checkpoint.uri == f"s3://bucket/checkpoints/{name}"
 
 
@@ -189,35 +191,29 @@ def test_an_objective_that_is_a_goal() -> None:
     for text in ("time_to:val_accuracy", "time_to:x>=high", "time_to:x>=nan"):
         with pytest.raises(ConfigurationError, match="time_to:METRIC>=VALUE"):
             Goal.parse(text)
-    values: dict[str, Any] = {"hyperparameter_ranges": RANGES, "max_jobs": 2}
-    estimator = Estimator(entry_point="train.py")
-    assert not HyperparameterTuner(estimator, "time_to:x>=1", **values)._spec("x").maximize
+    assert not tuner("time_to:x>=1")._spec("x").maximize
     with pytest.raises(ConfigurationError, match="are not possible"):
-        HyperparameterTuner(estimator, "time_to:x>=1", strategy="ASHA", **values)
+        tuner("time_to:x>=1", strategy="ASHA")
 
 
 def test_what_trials_run_on_is_searched_too() -> None:
     estimator = Estimator(entry_point="train.py", instance_count=3, distribution=MPI(processes_per_host=2))
     some = HyperparameterTuner(estimator, "time_to:x>=1", RANGES, max_jobs=4)
     some.add_fleet_ranges(processes_per_host=IntegerParameter(1, 2), fusion_threshold_mb=CategoricalParameter([1, 64]))
-    assert set(some._spec("x").ranges) == {
-        "lr", "fleet.hosts", "fleet.processes_per_host", "fleet.fusion_threshold_mb"
-    }  # fmt: skip
+    values = {"lr": "0.5", "fleet.hosts": "2", "fleet.processes_per_host": "1", "fleet.fusion_threshold_mb": "64"}
+    assert some._spec("x").ranges.keys() == values.keys()
     strategy = MPI(processes_per_host=2)
     template = TrainingJobSpec(
         name="study", resources=Resources(instance_count=3), hyperparameters=codec.encode(strategy.to_hyperparameters())
     )
-    values = {"lr": "0.5", "fleet.hosts": "2", "fleet.processes_per_host": "1", "fleet.fusion_threshold_mb": "64"}
     made = trials.trial_spec(template, "study-001", values, Path("/home"))
     assert made.instance_count == 2
     assert made.strategy == MPI(processes_per_host=1, fusion_threshold_mb=64)
     assert made.user_hyperparameters == {"lr": 0.5}
-    alone = tuner()
-    wrong: list[dict[str, Any]] = [
-        {}, {"fusion_threshold_mb": IntegerParameter(1, 2)}, {"hosts": IntegerParameter(0, 2)}
-    ]  # fmt: skip
-    for changes in wrong:
+    for name, least in (("fusion_threshold_mb", 1), ("hosts", 0)):
         with pytest.raises(ConfigurationError, match="add_fleet_ranges"):
-            alone.add_fleet_ranges(**changes)
+            tuner().add_fleet_ranges(**{name: IntegerParameter(least, 2)})
+    with pytest.raises(ConfigurationError, match="add_fleet_ranges"):
+        tuner().add_fleet_ranges()
     with pytest.raises(ValueError, match="processes_per_host"):
         some.add_fleet_ranges(processes_per_host=IntegerParameter(0, 2))

@@ -39,12 +39,12 @@ class Service:
 
     poll_s = 0.001
 
-    def __init__(self, *answers: Any) -> None:
+    def __init__(self, *answers: Any, refusal: Exception | None = None) -> None:
         self.answers = list(answers)
         self.summaries: list[dict[str, Any]] = []
         self.created: list[dict[str, Any]] = []
         self.stops = 0
-        self.refusal: Exception | None = None
+        self.refusal = refusal
 
     def upload(self, spec: Any, source: Path) -> None:
         pass
@@ -149,10 +149,9 @@ def test_following_goes_on_without_a_standard_error(record: TuningRecord, monkey
 def test_a_stop_that_is_denied_is_said_and_following_goes_on(
     record: TuningRecord, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = Service("InProgress", "InProgress", "Completed")
+    service = Service("InProgress", "InProgress", "Completed", refusal=PermissionError("not allowed"))
     record.write("status", {**record.status(), "Fleetfit": {"taken": True}})
     record.ask_to_stop()
-    service.refusal = PermissionError("not allowed")
     status = run(record, service, monkeypatch)
     assert status["HyperParameterTuningJobStatus"] == "Completed"
     assert service.stops == 3
@@ -169,9 +168,7 @@ def test_a_stop_that_is_denied_is_said_and_following_goes_on(
 def test_one_that_cannot_be_created_fails(
     record: TuningRecord, monkeypatch: pytest.MonkeyPatch, refusal: Exception, words: str
 ) -> None:
-    service = Service()
-    service.refusal = refusal
-    status = run(record, service, monkeypatch)
+    status = run(record, Service(refusal=refusal), monkeypatch)
     assert status["HyperParameterTuningJobStatus"] == "Failed"
     assert words in status["FailureReason"]
 

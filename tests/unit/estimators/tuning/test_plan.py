@@ -53,15 +53,8 @@ def tuner(tmp_path: Path, instance_type: str, distribution: Any = None, **argume
         "optimizer": CategoricalParameter(["sgd", "adam"]),
     }
     metrics = [{"Name": "loss", "Regex": "loss: ([0-9.]+)"}]
-    return HyperparameterTuner(
-        estimator,
-        "loss",
-        ranges,
-        metrics,
-        objective_type="Minimize",
-        max_parallel_jobs=2,
-        **{"max_jobs": 8, **arguments},
-    )
+    given = {"objective_type": "Minimize", "max_jobs": 8, "max_parallel_jobs": 2, **arguments}
+    return HyperparameterTuner(estimator, "loss", ranges, metrics, **given)
 
 
 def test_on_sagemaker_it_is_the_request(tmp_path: Path) -> None:

@@ -107,21 +107,16 @@ def test_what_is_chosen_lies_in_the_ranges_and_is_chosen_again_the_same(tmp_path
         assert values == search.suggest(trial, asked.parameter_ranges)
         decoded = {name: json.loads(text) for name, text in values.items()}
         assert all(given[name].is_valid(value) for name, value in decoded.items())
-        assert search.suggest(
-            _again(study, search.as_parameters(values, asked.parameter_ranges)), asked.parameter_ranges
-        )
+        parameters = search.as_parameters(values, asked.parameter_ranges)
+        assert parameters is not None
+        other = search.optuna.create_study()
+        other.enqueue_trial(parameters)
+        assert search.suggest(other.ask(), asked.parameter_ranges)
         chosen.append(decoded)
         study.tell(trial, float(number))
     # On a logarithmic scale half of them are below the geometric mean.
     assert 4 <= sum(math.log10(one["lr"]) < -2.5 for one in chosen) <= 16
     assert 4 <= sum(one["momentum"] > 0.99 for one in chosen) <= 16
-
-
-def _again(study: Any, parameters: Any) -> Any:
-    assert parameters is not None
-    other = search.optuna.create_study()
-    other.enqueue_trial(parameters)
-    return other.ask()
 
 
 def test_a_study_that_goes_on_has_its_trials_and_draws_new_numbers(tmp_path: Path) -> None:
