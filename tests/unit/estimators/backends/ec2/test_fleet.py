@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.parsers import ResponseParserError
-from values import ProviderQueue, VirtualLoop
+from values import ProviderQueue, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.ec2.api import Made
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot
@@ -22,9 +21,8 @@ from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Shortage
 from estimators.backends.events import LimitMet, ValuesNoted
-from estimators.backends.hosts.provider import HostError, ProvidedJob
+from estimators.backends.hosts.provider import HostError
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 NONE = FleetAnswer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
 FAILED = FleetAnswer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
@@ -138,23 +136,8 @@ class World:
     def __init__(self, strategy: Distribution | None = None, **options: Any) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **(strategy or MPI()).to_hyperparameters()}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ec2.c5.large", instance_count=2),
-            spot=True,
-        )
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=spec,
-            options=JobOptions(backend="ec2"),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.fleet = Fleet(job, Ec2Options(**options))
+        spec = spec_of(strategy or MPI(), instance_type="ec2.c5.large", spot=True)
+        self.fleet = Fleet(provided(self.loop, spec, self.events), Ec2Options(**options))
         self.api = self.fleet.api = Api()
         self.failed: dict[str, str] = {}
 

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from estimators.backends.ec2.fleet import InstanceSlot, NoInstance
 from estimators.backends.ec2.provider import Ec2Provider
 from estimators.backends.ec2.requests import Instance, Lifecycle
-from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable
 from estimators.backends.ssh.provider import Reservation
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Fleet:
@@ -80,23 +78,8 @@ class World:
     def __init__(self) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py"}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ec2.c5.large", instance_count=1),
-        )
-        self.provider = Provider(
-            ProvidedJob(
-                loop=self.loop,
-                spec=spec,
-                options=JobOptions(backend="ec2", backend_options={"python": "python3"}),
-                found={},
-                protected=set(),
-                events=self.events,
-            )
-        )
+        spec = spec_of(instance_type="ec2.c5.large", hosts=1)
+        self.provider = Provider(provided(self.loop, spec, self.events, python="python3"))
         self.provider.starts = {}
         self.fleet = Fleet(self.loop)
         self.provider._fleet.close()

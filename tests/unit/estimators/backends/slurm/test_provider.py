@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import ElasticHorovod
-from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
+from estimators.backends.hosts.provider import HostUnavailable
 from estimators.backends.slurm import allocations
 from estimators.backends.slurm import provider as slurm
-from estimators.job.request import Algorithm, JobOptions, Resources, TrainingJobSpec
 
 CANCELLED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 ***\n"
 PREEMPTED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 DUE TO PREEMPTION ***\n"
@@ -83,21 +81,8 @@ class Slurm:
         self.agents: dict[str, dict[str, Any]] = {}
         self.python_version = ".".join(map(str, sys.version_info[:3]))
         self._questions: list[dict[str, Any]] = []
-        strategy = ElasticHorovod(min_hosts=1, max_hosts=4).to_hyperparameters() if elastic else {}
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=TrainingJobSpec(
-                name="job-1",
-                algorithm=Algorithm(),
-                hyperparameters=codec.encode({codec.PROGRAM: "train.py", **strategy}),
-                resources=Resources(instance_type="slurm", instance_count=2),
-            ),
-            options=JobOptions(backend="slurm", backend_options=options),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.provider = slurm.SlurmProvider(job)
+        spec = spec_of(ElasticHorovod(min_hosts=1, max_hosts=4) if elastic else None, instance_type="slurm")
+        self.provider = slurm.SlurmProvider(provided(self.loop, spec, self.events, **options))
 
     def start_program(self, loop: Any, argv: Sequence[str], **more: Any) -> Program:
         program = Program(argv)

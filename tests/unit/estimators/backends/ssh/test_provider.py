@@ -11,14 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.hosts.provider import Host, HostError, HostUnavailable, ProvidedJob
 from estimators.backends.ssh import machines
 from estimators.backends.ssh.provider import Reservation, SshProvider
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
+from estimators.job.request import JobOptions
 
 
 class Provider(SshProvider):
@@ -54,22 +53,8 @@ class World:
     def __init__(self, strategy: Distribution, hosts: int, options: dict[str, Any]) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **strategy.to_hyperparameters()}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ssh", instance_count=hosts),
-        )
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=spec,
-            options=JobOptions(backend="ssh", backend_options=options),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.provider = Provider(job)
+        spec = spec_of(strategy, instance_type="ssh", hosts=hosts)
+        self.provider = Provider(provided(self.loop, spec, self.events, **options))
         self.tasks: dict[str, asyncio.Task[Host]] = {}
 
     def acquire(self, *names: str) -> None:
