@@ -29,7 +29,6 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
     classes = [item for item in vars(errors).values() if isinstance(item, type) and item.__module__ == errors.__name__]
     for item in classes:
         assert item.__name__ in text
-    for item in classes:
         assert issubclass(item, errors.FleetfitError | Warning)
 
 

@@ -32,17 +32,14 @@ def test_a_path_is_the_training_channel(given: Any) -> None:
 
 
 def test_a_dict_names_the_channels() -> None:
-    channels = parse_inputs({"train": "/a", "validation": TrainingInput("s3://bucket/b"), "x": "file:///c"})
-    assert [(channel.name, uri(channel)) for channel in channels] == [
-        ("train", "/a"),
-        ("validation", "s3://bucket/b"),
-        ("x", "file:///c"),
-    ]
+    given = {"train": "/a", "validation": TrainingInput("s3://bucket/b"), "x": "file:///c"}
+    channels = parse_inputs(given)
+    assert [channel.name for channel in channels] == list(given)
+    assert [uri(channel) for channel in channels] == ["/a", "s3://bucket/b", "file:///c"]
 
 
 def test_nothing_is_no_channel() -> None:
-    assert parse_inputs(None) == ()
-    assert parse_inputs({}) == ()
+    assert parse_inputs(None) == parse_inputs({}) == ()
 
 
 def test_all_options_of_an_input_are_carried() -> None:
