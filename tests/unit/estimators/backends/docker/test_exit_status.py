@@ -82,15 +82,6 @@ def test_why_an_image_of_others_failed() -> None:
 
 
 def test_a_traceback_that_comes_behind_half_a_line_is_found() -> None:
-    text = (
-        "of two hosts\n"
-        "reads ['a']Traceback (most recent call last):\n"
-        " is told so\n"
-        '  File "/opt/ml/code/train.py", line 16, in <module>\n'
-        "    step()\n"
-        "ValueError: no data in it\n"
-        "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE\n"
-    )
-    found = last_traceback(text)
-    assert found is not None
-    assert found.startswith("Traceback (most recent call last):\n") and found.endswith("\nValueError: no data in it")
+    torn = TRACEBACK.replace("last):\n", "last):\n is told so\n")
+    said = "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE"
+    assert last_traceback(f"of two hosts\nreads ['a']{torn}\n{said}\n") == torn

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import json
+import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import boto3
 import pytest
 from aws_identity import ACCOUNT, REGION, caller
 
-from estimators import CollectiveAllReduce, ConfigurationError, Estimator, ParameterServer, TensorFlow
+from estimators import CollectiveAllReduce, ConfigurationError, Estimator, ParameterServer, RunOptions, TensorFlow
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.toolkit import toolkit_digest
 from estimators.backends.sagemaker import discovery, images
@@ -81,11 +85,8 @@ class TestRole:
     @pytest.mark.parametrize(
         ("assumed", "role"),
         [
-            ("train/session", f"arn:aws:iam::{ACCOUNT}:role/train"),
-            (
-                "AmazonSageMaker-ExecutionRole-1/SageMaker",
-                f"arn:aws:iam::{ACCOUNT}:role/service-role/AmazonSageMaker-ExecutionRole-1",
-            ),
+            ("train/session", "train"),
+            ("AmazonSageMaker-ExecutionRole-1/SageMaker", "service-role/AmazonSageMaker-ExecutionRole-1"),
         ],
     )
     def test_the_callers_own_where_iam_may_not_be_asked(
@@ -93,7 +94,7 @@ class TestRole:
     ) -> None:
         caller(stub, f"arn:aws:sts::{ACCOUNT}:assumed-role/{assumed}")
         stub("iam").add_client_error("get_role", "AccessDenied", "no")
-        assert discovery.discover(settings(role=None)).settings.role == role
+        assert discovery.discover(settings(role=None)).settings.role == f"arn:aws:iam::{ACCOUNT}:role/{role}"
 
     def test_a_user_is_no_role(self, stub: Callable[[str], Any]) -> None:
         caller(stub)
@@ -105,9 +106,8 @@ class TestRole:
         metadata = tmp_path / "metadata.json"
         metadata.write_text(json.dumps(facts))
         if "ResourceName" in facts:
-            stub("sagemaker").add_response(
-                "describe_notebook_instance", {"RoleArn": ROLE}, {"NotebookInstanceName": "notebook"}
-            )
+            asked = {"NotebookInstanceName": "notebook"}
+            stub("sagemaker").add_response("describe_notebook_instance", {"RoleArn": ROLE}, asked)
         assert discovery.execution_role(Aws(), metadata) == ROLE
 
 
@@ -139,7 +139,7 @@ class TestImage:
     @pytest.mark.parametrize("distribution", [None, ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
     def test_none_can_be_looked_for(self, distribution: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         """Without a region AWS cannot be asked: that is what a plan and a refusal say, and nothing of image ''."""
-        monkeypatch.setitem(__import__("sys").modules, "sagemaker", None)
+        monkeypatch.setitem(sys.modules, "sagemaker", None)
         for name in ("AWS_REGION", "AWS_DEFAULT_REGION"):
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "train.py").touch()
@@ -160,17 +160,15 @@ class TestImage:
             assert all(word in text for word in words) and "image ''" not in text, text
 
     def test_awss_need_the_sdk(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(__import__("sys").modules, "sagemaker", None)
+        monkeypatch.setitem(sys.modules, "sagemaker", None)
         given = settings(image_uri=None, framework_version="2.16", py_version="py310")
         (problem,) = discovery.discover(given).problems
         assert "fleetfit install sagemaker" in problem
 
     def test_awss_need_a_python_version(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        import types
-
         package = types.ModuleType("sagemaker")
         package.image_uris = types.ModuleType("sagemaker.image_uris")  # type: ignore[attr-defined]
-        monkeypatch.setitem(__import__("sys").modules, "sagemaker", package)
+        monkeypatch.setitem(sys.modules, "sagemaker", package)
         (problem,) = discovery.discover(settings(image_uri=None, framework_version="2.16")).problems
         assert "needs py_version too" in problem
 
@@ -201,7 +199,7 @@ class TestProblems:
         (environment / "train.py").write_text("")
         estimator = TensorFlow(entry_point=str(environment / "train.py"), instance_type="ml.m5.xlarge")
         with pytest.raises(
-            ConfigurationError, match=r"(?s)'ml.m5.xlarge': .*there are no AWS credentials. Set"
+            ConfigurationError, match=r"(?s)'ml.m5.xlarge': .*there are no AWS credentials. S"
         ) as caught:
             estimator.fit()
         assert str(caught.value).count("\n- ") == 2  # that, and the image that could not be looked for
@@ -211,8 +209,6 @@ class TestProblems:
         assert not (environment / "home").exists()
 
     def test_an_unknown_profile(self) -> None:
-        from estimators import RunOptions
-
         given = settings(run_options=RunOptions(backend_options={"profile": "nobody"}))
         (problem,) = discovery.discover(given).problems
         assert "nobody" in problem
@@ -226,8 +222,6 @@ class TestProblems:
         ],
     )
     def test_wrong_options(self, options: dict[str, Any], said: str) -> None:
-        from estimators import RunOptions
-
         with pytest.raises(ConfigurationError, match=said.replace("?", r"\?")):
             discovery.discover(settings(run_options=RunOptions(backend_options=options)))
 
@@ -239,8 +233,6 @@ class TestSessions:
         assert supervisor_environment(None) is None
 
     def test_a_profile_is_named(self, environment: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        import boto3
-
         (environment / "aws-credentials").write_text(
             "[team]\naws_access_key_id = AKIDTEAM\naws_secret_access_key = team-secret\n"
         )
@@ -253,8 +245,6 @@ class TestSessions:
         assert found.run_options.backend_options == {"region": "eu-north-1", "profile": "team"}
 
     def test_keys_of_its_own_are_passed_on(self) -> None:
-        import boto3
-
         session = boto3.session.Session("AKIDOWN", "own-secret", region_name="eu-north-1")
         made = supervisor_environment(session)
         assert made is not None
@@ -278,8 +268,6 @@ class Engine:
 
 @pytest.mark.parametrize("there", [True, False])
 def test_an_image_is_pushed_to_a_repository_that_is_made_if_absent(stub: Callable[[str], Any], there: bool) -> None:
-    import base64
-
     uri = f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/fleetfit-training"
     ecr = stub("ecr")
     named = {"repositoryNames": ["fleetfit-training"]}
@@ -294,10 +282,7 @@ def test_an_image_is_pushed_to_a_repository_that_is_made_if_absent(stub: Callabl
     ecr.add_response("get_authorization_token", answer, {})
     engine = Engine({"fleetfit.device": "gpu", "fleetfit.toolkit": "0123"})
     assert push.push(engine, Aws()) == f"{uri}:gpu"  # type: ignore[arg-type]
-    assert engine.pushed == [
-        ("fleetfit-training", f"{uri}:gpu"),
-        ("fleetfit-training", f"{uri}:toolkit-0123"),
-    ]
+    assert engine.pushed == [("fleetfit-training", f"{uri}:{tag}") for tag in ("gpu", "toolkit-0123")]
 
 
 def test_a_plan_is_the_exact_request(stub: Callable[[str], Any]) -> None:
@@ -330,8 +315,6 @@ def test_a_plan_is_the_exact_request(stub: Callable[[str], Any]) -> None:
     (channel,) = plan.request["InputDataConfig"]
     assert channel["DataSource"]["FileSystemDataSource"]["DirectoryPath"] == "/fsx/data"
     assert plan.request["RetryStrategy"] == {"MaximumRetryAttempts": 3}
-    assert plan.request["OutputDataConfig"] == {
-        "S3OutputPath": f"s3://sagemaker-{REGION}-{ACCOUNT}",
-        "KmsKeyId": "key-2",
-    }
+    bucket = f"s3://sagemaker-{REGION}-{ACCOUNT}"
+    assert plan.request["OutputDataConfig"] == {"S3OutputPath": bucket, "KmsKeyId": "key-2"}
     assert plan.request["Tags"] == [{"Key": "team", "Value": "a"}]
