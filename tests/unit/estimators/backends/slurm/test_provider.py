@@ -119,11 +119,15 @@ class Slurm:
         self.keepers[-1].say(json.dumps({"id": question["id"], "event": event, **values}).encode() + b"\n")
         self.loop.advance()
 
-    def allocate(self, job: str, *nodes: str) -> None:
-        """Have what was submitted run at once."""
+    def submitted(self, job: str) -> None:
+        """Have what was asked for submitted, and watched."""
         self.asked()
         self.answer("submit", "submitted", job=job)
         self.asked()
+
+    def allocate(self, job: str, *nodes: str) -> None:
+        """Have what was submitted run at once."""
+        self.submitted(job)
         self.runs(*nodes)
 
     def runs(self, *nodes: str, operation: str = "watch") -> None:
@@ -203,9 +207,7 @@ def test_each_host_of_an_elastic_job_has_an_allocation_of_its_own_on_another_nod
 def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(make: Callable[..., Slurm]) -> None:
     cluster = make()
     first, second, third = cluster.acquire("algo-1", "algo-2", "algo-3")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
+    cluster.submitted("7")
     first.cancel()
     second.cancel()
     cluster.loop.advance()
@@ -252,17 +254,14 @@ def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(make: Call
     assert not cluster.keepers
 
 
+NODE = {"name": "n1", "address": "127.0.0.1"}
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (
-            {"event": "over", "state": "CANCELLED", "reason": "None"},
-            "Slurm job 7 ended before it ran: the allocation was cancelled (scancel)",
-        ),
-        (
-            {"event": "running", "nodes": [{"name": "n1", "address": "127.0.0.1"}]},
-            "Slurm job 7 runs on 1 nodes, but 2 were requested",
-        ),
+        ({"event": "over", "state": "CANCELLED"}, "ended before it ran: the allocation was cancelled (scancel)"),
+        ({"event": "running", "nodes": [NODE]}, "runs on 1 nodes, but 2 were requested"),
     ],
 )
 def test_an_allocation_that_does_not_run_fails_its_hosts(
@@ -270,11 +269,9 @@ def test_an_allocation_that_does_not_run_fails_its_hosts(
 ) -> None:
     cluster = make()
     tasks = cluster.acquire("algo-1", "algo-2")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
-    cluster.answer("watch", **event)
-    assert [outcome(task) for task in tasks] == [reason, reason]
+    cluster.submitted("7")
+    cluster.answer("watch", **{"reason": "None", **event})
+    assert [outcome(task) for task in tasks] == [f"Slurm job 7 {reason}"] * 2
     assert cluster.asked() == [["cancel", "7"]]
 
 
@@ -291,10 +288,8 @@ def test_a_node_that_cannot_be_used_is_named(
     cluster = make()
     cluster.python_version = version
     [task] = cluster.acquire("algo-1")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
-    cluster.answer("watch", "running", nodes=[{"name": "n1", "address": address}])
+    cluster.submitted("7")
+    cluster.answer("watch", "running", nodes=[{**NODE, "address": address}])
     assert outcome(task).startswith("n1 (Slurm job 7): ") and reason in outcome(task)
     assert cluster.asked() == [["cancel", "7"]]
 
@@ -366,8 +361,7 @@ def test_a_keeper_that_is_killed_is_followed_by_another(make: Callable[..., Slur
     [first] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     [second] = cluster.acquire("algo-2")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="8")
+    cluster.submitted("8")
     [third] = cluster.acquire("algo-3")
     cluster.asked()
     cluster.keepers[0].end()
