@@ -25,6 +25,7 @@ from estimators.backends.events import (
     WaitTold,
 )
 from estimators.backends.hosts.cluster import HostCluster
+from estimators.backends.hosts.membership import Places
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
@@ -315,6 +316,25 @@ def provided(loop: VirtualLoop, spec: TrainingJobSpec, events: ProviderQueue, **
     """A job as its provider gets it, with these options of the backend."""
     asked = JobOptions(backend=spec.instance_type.partition(".")[0], backend_options=options)
     return ProvidedJob(loop=loop, spec=spec, options=asked, found={}, protected=set(), events=events)
+
+
+class Told:
+    """An elastic job, as a source of hosts speaks to it; it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def places(self, found: Places) -> None:
+        self.said.append(dict(found))
+
+    def leaving(self, name: str, seconds: float) -> None:
+        self.said.append((name, seconds))
+
+    def problem(self, text: str) -> None:
+        self.said.append(text)
+
+    def hopeless(self, text: str) -> None:
+        self.said.append(f"hopeless: {text}")
 
 
 class BridgingProvider(ValueProvider):

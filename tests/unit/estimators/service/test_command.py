@@ -16,12 +16,6 @@ from estimators.service.profile import Address
 from estimators.service.settings import EndpointFiles, Keys
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -11,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
+from values import ProviderQueue, Told, ValueHost, VirtualLoop, provided, spec_of
 
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.hosts import arriving
 from estimators.backends.hosts.arrivals import Arrival, Expected
 from estimators.backends.hosts.cluster_client import ProgramEnded
-from estimators.backends.hosts.membership import Places
 from estimators.backends.hosts.provider import Host, HostUnavailable
 from estimators.backends.ray.provider import RayProvider
 from estimators.backends.spark.provider import SparkProvider
@@ -380,22 +379,9 @@ class TestSpark:
         assert scene.hosts["algo-1"].reason == reason
 
 
-class Membership:
-    """An elastic job, as a source speaks to it."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def places(self, found: Places) -> None:
-        self.told.append(list(found))
-
-    def leaving(self, name: str, seconds: float) -> None: ...
-
-    def problem(self, text: str) -> None:
-        self.told.append(text)
-
-    def hopeless(self, text: str) -> None:
-        self.told.append(f"hopeless: {text}")
+def nodes(*names: str) -> dict[str, int | None]:
+    """What is told of nodes, whose room Ray knows."""
+    return dict.fromkeys(names)
 
 
 class TestNodes:
@@ -406,10 +392,10 @@ class TestNodes:
     @pytest.fixture
     def told(self, scene: Scene) -> list[Any]:
         """What an elastic job is told of the nodes."""
-        membership = Membership()
-        scene.provider.membership().start(membership)
+        told = Told()
+        scene.provider.membership().start(told)
         scene.loop.advance()
-        return membership.told
+        return told.said
 
     @pytest.mark.parametrize("first", ["locate", "acquire"])
     def test_a_host_is_asked_for_at_the_node_that_is_said(self, first: str, scene: Scene) -> None:
@@ -423,25 +409,25 @@ class TestNodes:
         assert [asked["node"] for asked in scene.program.asked("acquire")] == ["node-1"]
 
     def test_the_drivers_lists_are_passed_on_until_it_is_closed(self, scene: Scene) -> None:
-        membership = Membership()
+        told = Told()
         source = scene.provider.membership()
-        source.start(membership)
+        source.start(told)
         scene.loop.advance()
         scene.join()
         assert scene.program.asked("follow") == [{"op": "follow", "most": 4, "bundle": {"CPU": 1.0}, "labels": {}}]
         scene.program.say("places", nodes=["a", "b"])
         scene.say("places", nodes=["a", "b", "c"])
-        assert membership.told == [["a", "b"], ["a", "b", "c"]]
+        assert told.said == [nodes("a", "b"), nodes("a", "b", "c")]
         source.close()
         scene.say("places", nodes=[])
-        assert membership.told[-1] == ["a", "b", "c"]
+        assert told.said[-1] == nodes("a", "b", "c")
 
     def test_the_node_of_a_lost_host_is_taken_for_gone(self, scene: Scene, told: list[Any]) -> None:
         scene.provider.locate("algo-1", "node-of-algo-1")
         scene.have("algo-1")
         scene.say("places", nodes=["node-of-algo-1", "b"])
         scene.break_off("algo-1")
-        assert told == [["node-of-algo-1", "b"], ["b"]]
+        assert told == [nodes("node-of-algo-1", "b"), nodes("b")]
 
     def test_another_driver_is_started_where_one_has_ended_and_after_ever_longer_pauses(
         self, scene: Scene, told: list[Any]
@@ -454,10 +440,10 @@ class TestNodes:
             count = len(Program.started)
             scene.loop.advance(0.2)
             assert len(Program.started) == count + 1
-        assert told == [["a"], "the process that talks to Ray has ended unexpectedly"]
+        assert told == [nodes("a"), "the process that talks to Ray has ended unexpectedly"]
         scene.join()
         scene.say("places", nodes=["b"])
-        assert told[-1] == ["b"]
+        assert told[-1] == nodes("b")
 
     def test_a_cluster_that_is_not_there_at_first_is_hopeless(self, scene: Scene, told: list[Any]) -> None:
         scene.say("refused", reason="there is no Ray")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
+from container.system import locks
 from estimators.backends.hosts.provider import Host, HostError, HostUnavailable, ProvidedJob
 from estimators.backends.ssh import machines
 from estimators.backends.ssh.provider import Reservation, SshProvider
@@ -101,30 +101,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewWorld]
         one.close()
 
 
-class Lock:
-    """Another job that has a machine."""
-
-    def __init__(self, machine: str) -> None:
-        path = machines.locks_folder() / machine
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise
-        os.write(self._fd, b"job-0")
-
-    def release(self) -> None:
-        os.close(self._fd)
+def take(machine: str) -> int:
+    """Have another job take a machine, until the descriptor is closed."""
+    path = machines.locks_folder() / machine
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = locks.take(path)
+    assert lock is not None
+    os.write(lock, b"job-0")
+    return lock
 
 
 def is_free(machine: str) -> bool:
-    try:
-        Lock(machine).release()
-    except BlockingIOError:
-        return False
-    return True
+    return not locks.is_held(machines.locks_folder() / machine)
 
 
 def test_each_host_has_a_machine_and_gives_it_back(world: NewWorld) -> None:
@@ -153,12 +141,12 @@ def test_machines_are_tried_until_one_will_do_and_without_one_each_reason_is_sai
     job.provider.fails = {"a": "nothing listens", "b": "no route"}
     job.acquire("algo-1")
     assert job.of("algo-1") == "c" and is_free("a") and is_free("b")
-    other = Lock("b")
+    other = take("b")
     job.acquire("algo-2")
     assert job.of("algo-2") == (
         "a: nothing listens; no machine is free: other jobs have b (job-0). Wait for them, or add hosts"
     )
-    other.release()
+    os.close(other)
 
 
 def test_one_that_was_lost_is_taken_last(world: NewWorld) -> None:
@@ -179,23 +167,23 @@ def test_a_host_that_is_not_needed_any_more_gives_its_machine_back(world: NewWor
 
 
 def test_a_job_waits_for_all_its_machines_and_holds_none_meanwhile(world: NewWorld) -> None:
-    others = {name: Lock(name) for name in "ab"}
+    a, b = take("a"), take("b")
     job = world(wait=300)
     job.acquire("algo-1", "algo-2")
-    others["a"].release()
+    os.close(a)
     job.loop.advance(10)
     assert job.of("algo-1") is None and is_free("a")
     assert job.events.waits == [
         "waiting for machines: other jobs have a (job-0), b (job-0)",
         "waiting for machines: other jobs have b (job-0)",
     ]
-    others["b"].release()
+    os.close(b)
     job.loop.advance(1.1)
     assert [job.of("algo-1"), job.of("algo-2")] == ["a", "b"]
 
 
 def test_a_wait_ends_with_the_reason(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(wait=30)
     job.acquire("algo-1", "algo-2")
     job.loop.advance(29)
@@ -203,46 +191,46 @@ def test_a_wait_ends_with_the_reason(world: NewWorld) -> None:
     job.loop.advance(2)
     assert job.of("algo-1") == "a"
     assert job.of("algo-2") == "no machine is free: other jobs have b (job-0). Wait for them, or add hosts"
-    other.release()
+    os.close(other)
 
 
 def test_a_job_that_holds_machines_does_not_wait_for_the_others_for_long(world: NewWorld) -> None:
     job = world(hosts=3, machines="a,b", wait=86_400)
     job.acquire("algo-1")
-    other = Lock("b")
+    other = take("b")
     job.acquire("algo-2")
     job.loop.advance(590)
     assert job.of("algo-2") is None
     job.loop.advance(70)
     assert "other jobs have" in job.of("algo-2")
-    other.release()
+    os.close(other)
 
 
 def test_who_waits_and_is_not_needed_any_more_is_not_waited_for(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(wait=300)
     job.acquire("algo-1", "algo-2")
     job.tasks["algo-2"].cancel()
     job.loop.advance(1.1)
     assert job.of("algo-1") == "a"
-    other.release()
+    os.close(other)
     assert is_free("b")
 
 
 def test_machines_that_do_not_come_up_are_tried_again_after_longer_and_longer(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(hosts=1, wait=300)
     job.provider.fails = {"a": "no route"}
     job.acquire("algo-1")
     job.loop.advance(15)
     assert len(job.provider.tried) == 4  # after 0, 2, 6 and 14 s
-    other.release()
+    os.close(other)
     job.loop.advance(16)
     assert job.of("algo-1") == "b"
 
 
 def test_close_gives_everything_back(world: NewWorld) -> None:
-    other = Lock("c")
+    other = take("c")
     job = world(hosts=3, machines="a,b,c", wait=300)
     job.acquire("algo-1", "algo-2", "algo-3")
     for task in job.tasks.values():
@@ -250,7 +238,7 @@ def test_close_gives_everything_back(world: NewWorld) -> None:
     job.provider.close()
     job.loop.advance()
     assert is_free("a") and is_free("b")
-    other.release()
+    os.close(other)
 
 
 def test_where_discovery_names_machines_a_host_waits_for_its_own(world: NewWorld) -> None:
