@@ -13,15 +13,9 @@ from estimators.job import errors
 from estimators.records.record import JobRecord
 
 FAILURE = Failure(
-    cause=Cause.PROCESS,
-    message="exited with code 3.",
-    host="algo-2",
-    process="rank 3",
-    rank=3,
-    exit_code=3,
-    traceback="Traceback (most recent call last):\n  File …\nValueError: boom\n",
-    hints=("look here", "and there"),
-)
+    cause=Cause.PROCESS, message="exited with code 3.", host="algo-2", process="rank 3", rank=3, exit_code=3,
+    traceback="Traceback (most recent call last):\n  File …\nValueError: boom\n", hints=("look here", "and there"),
+)  # fmt: skip
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
@@ -43,10 +37,8 @@ def test_the_users_traceback_comes_last() -> None:
 
 
 def test_the_last_lines_stand_in_for_a_traceback() -> None:
-    error = errors.TrainingJobError(
-        "j", Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
-    )
-    assert str(error).endswith("the last lines that the process printed:\nstep 9")
+    failure = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL.", log_tail="step 9")
+    assert str(errors.TrainingJobError("j", failure)).endswith("the last lines that the process printed:\nstep 9")
 
 
 def test_it_pickles_with_its_job(tmp_path: Path) -> None:

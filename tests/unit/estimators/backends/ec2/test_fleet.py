@@ -73,18 +73,11 @@ class Api:
             return FAILED
         return self._fulfilled[token]
 
-    def add(self, zone: str = "a") -> str:
+    def add(self) -> str:
         """Launch an instance."""
         name = f"i-{len(self.instances) + 1}"
-        self.instances[name] = Instance(
-            id=name,
-            type="c5.large",
-            zone=zone,
-            state="running",
-            lifecycle=Lifecycle.SPOT,
-            launched=time.time(),
-            private_address="10.0.0.1",
-        )
+        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.SPOT, "private_address": "10.0.0.1"}
+        self.instances[name] = Instance(id=name, state="running", launched=time.time(), **kind)
         return name
 
     def describe(self, fleet: str) -> list[Instance]:
@@ -197,9 +190,8 @@ def test_capacity_that_comes_later_is_taken(new: NewWorld) -> None:
     world = new()
     world.api.answers = [NONE, NONE]
     slots = world.want("algo-1", "algo-2")
-    assert world.events.waits[-1].startswith(
-        "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
-    )
+    reason = "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
+    assert world.events.waits[-1].startswith(reason)
     world.loop.advance(30.0)
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 

@@ -40,18 +40,9 @@ class Fleet:
     def boot(self, public_address: str = "203.0.113.1") -> None:
         """Let the newest instance run."""
         slot = self.slots[-1]
-        slot.running.set_result(
-            Instance(
-                id=slot.id,
-                type="c5.large",
-                zone="a",
-                state="running",
-                lifecycle=Lifecycle.ON_DEMAND,
-                launched=0.0,
-                private_address="10.0.0.1",
-                public_address=public_address,
-            )
-        )
+        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.ON_DEMAND}
+        addresses = {"private_address": "10.0.0.1", "public_address": public_address}
+        slot.running.set_result(Instance(id=slot.id, state="running", launched=0.0, **kind, **addresses))
 
     def drop(self, slot: InstanceSlot) -> bool:
         self.dropped.append(slot)

@@ -52,11 +52,10 @@ def test_the_default_bucket_is_the_sdks(stub: Callable[[str], Any]) -> None:
 
 
 def test_the_sdks_configuration_file_counts(environment: Path) -> None:
-    write_config(
-        environment,
-        f"SageMaker:\n  PythonSDK:\n    Modules:\n      Session:\n        DefaultS3Bucket: theirs\n"
-        f"        DefaultS3ObjectKeyPrefix: team/a\n  TrainingJob:\n    RoleArn: {ROLE}\n    VpcConfig: {{}}\n",
-    )
+    session = {"DefaultS3Bucket": "theirs", "DefaultS3ObjectKeyPrefix": "team/a"}
+    job = {"RoleArn": ROLE, "VpcConfig": {}}
+    config = {"PythonSDK": {"Modules": {"Session": session}}, "TrainingJob": job}
+    write_config(environment, json.dumps({"SageMaker": config}))
     found = discovery.discover(settings(role=None, output_path=None))
     assert (found.settings.role, found.settings.output_path) == (ROLE, "s3://theirs/team/a")
     assert "Give VpcConfig as arguments" in found.warnings[0]
@@ -144,14 +143,9 @@ class TestImage:
             monkeypatch.delenv(name, raising=False)
         (tmp_path / "train.py").touch()
         estimator = TensorFlow(
-            entry_point="train.py",
-            source_dir=str(tmp_path),
-            role=ROLE,
-            instance_type="ml.m5.large",
-            instance_count=2,
-            output_path="s3://bucket",
-            distribution=distribution,
-        )
+            entry_point="train.py", source_dir=str(tmp_path), role=ROLE, instance_type="ml.m5.large", instance_count=2,
+            output_path="s3://bucket", distribution=distribution,
+        )  # fmt: skip
         words = ("no AWS region is known", "image_uri is missing, and AWS", "fleetfit install sagemaker")
         planned = " ".join(estimator.plan().warnings)
         with pytest.raises(ConfigurationError) as caught:
@@ -290,22 +284,11 @@ def test_a_plan_is_the_exact_request(stub: Callable[[str], Any]) -> None:
     caller(stub)
     stub("ecr")
     estimator = Estimator(
-        "mine:1",
-        ROLE,
-        2,
-        "ml.m5.xlarge",
-        subnets=["subnet-1"],
-        security_group_ids=["sg-1"],
-        volume_kms_key="key-1",
-        output_kms_key="key-2",
-        encrypt_inter_container_traffic=True,
-        keep_alive_period_in_seconds=600,
-        max_retry_attempts=3,
-        use_spot_instances=True,
-        max_wait=90000,
-        tags={"team": "a"},
+        "mine:1", ROLE, 2, "ml.m5.xlarge", subnets=["subnet-1"], security_group_ids=["sg-1"], volume_kms_key="key-1",
+        output_kms_key="key-2", encrypt_inter_container_traffic=True, keep_alive_period_in_seconds=600,
+        max_retry_attempts=3, use_spot_instances=True, max_wait=90000, tags={"team": "a"},
         environment={"DB_PASSWORD": "hunter2"},
-    )
+    )  # fmt: skip
     plan = estimator.plan({"lake": FileSystemInput("fs-0123456789abcdef0", "FSxLustre", "/fsx/data")}, job_name="job")
     shown = str(plan).partition("request (CreateTrainingJob):\n")[2]
     assert "hunter2" not in str(plan) + plan._repr_html_()

@@ -156,13 +156,10 @@ class TestRefusals:
         ],
     )
     def test_code_on_s3_that_cannot_be(self, arguments: dict[str, Any], said: str) -> None:
-        given = {"entry_point": "train.py", "source_dir": "s3://bucket/code.tar.gz", **arguments}
+        code = {"entry_point": "train.py", "source_dir": "s3://bucket/code.tar.gz", **arguments}
+        role = "arn:aws:iam::123456789012:role/x"
         estimator = TensorFlow(
-            instance_type="ml.m5.xlarge",
-            role="arn:aws:iam::123456789012:role/x",
-            image_uri="mine",
-            output_path="s3://bucket",
-            **{name: value for name, value in given.items() if value is not None},
+            instance_type="ml.m5.xlarge", role=role, image_uri="mine", output_path="s3://bucket", **code
         )
         with pytest.raises(ConfigurationError, match=said):
             estimator.fit()
