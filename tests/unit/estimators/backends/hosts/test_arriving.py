@@ -208,11 +208,15 @@ def new_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[NewScene]:
         scene.close()
 
 
+@pytest.fixture
+def scene(new_scene: NewScene) -> Scene:
+    return new_scene()
+
+
 class TestAsking:
     def test_what_is_asked_for_in_one_turn_is_a_gang_and_is_asked_when_the_cluster_was_joined(
-        self, new_scene: NewScene
+        self, scene: Scene
     ) -> None:
-        scene = new_scene()
         scene.ask("algo-1", "algo-2")
         assert [message["op"] for message in scene.program.sent] == ["connect"]
         scene.join()
@@ -228,8 +232,7 @@ class TestAsking:
         scene.join()
         assert [len(asked["hosts"]) for asked in scene.program.asked("acquire")] == [1, 1]
 
-    def test_a_host_is_there_when_it_was_started_and_has_arrived(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_host_is_there_when_it_was_started_and_has_arrived(self, scene: Scene) -> None:
         scene.have("algo-1", "algo-2")
         assert set(scene.hosts) == {"algo-1", "algo-2"}
         given = scene.hosts["algo-2"].given
@@ -237,8 +240,7 @@ class TestAsking:
         assert given["root"] == "job-1/hosts/algo-2"
 
     @pytest.mark.parametrize("joined", [False, True])
-    def test_a_host_that_is_not_needed_any_more_is_given_back(self, joined: bool, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_host_that_is_not_needed_any_more_is_given_back(self, joined: bool, scene: Scene) -> None:
         scene.ask("algo-1", "algo-2")
         if joined:
             scene.join()
@@ -254,8 +256,7 @@ class TestAsking:
             [asked] = scene.program.asked("acquire")
             assert [host["name"] for host in asked["hosts"]] == ["algo-2"] and not scene.program.asked("release")
 
-    def test_a_host_that_is_asked_for_again_has_another_folder_and_identity(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_host_that_is_asked_for_again_has_another_folder_and_identity(self, scene: Scene) -> None:
         scene.have("algo-1")
         first = scene.program.identity("algo-1")
         scene.provider.release(scene.hosts["algo-1"])
@@ -267,8 +268,7 @@ class TestAsking:
 
 
 class TestFailing:
-    def test_why_a_host_cannot_be_started_is_said_with_its_place(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_why_a_host_cannot_be_started_is_said_with_its_place(self, scene: Scene) -> None:
         scene.ask("algo-1", "algo-2", "algo-3")
         scene.join()
         scene.program.tell("algo-1", "failed", reason="no room")
@@ -284,8 +284,7 @@ class TestFailing:
         }
         assert len(scene.program.asked("release")) == 3
 
-    def test_a_cluster_that_cannot_be_joined_is_the_reason_for_all(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_cluster_that_cannot_be_joined_is_the_reason_for_all(self, scene: Scene) -> None:
         scene.ask("algo-1", "algo-2")
         scene.say("refused", reason="there is no Ray")
         assert scene.refused == dict.fromkeys(["algo-1", "algo-2"], "there is no Ray")
@@ -299,8 +298,7 @@ class TestFailing:
         scene.join()
         assert "cannot listen at 192.0.2.1, its address for the hosts (Cannot assign" in scene.refused["algo-1"]
 
-    def test_a_program_that_ends_fails_who_waits_and_nobody_else(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_program_that_ends_fails_who_waits_and_nobody_else(self, scene: Scene) -> None:
         scene.have("algo-1")
         scene.ask("algo-2")
         scene.program.end("it was killed")
@@ -310,8 +308,7 @@ class TestFailing:
         scene.break_off("algo-1")
         assert scene.hosts["algo-1"].reason == "the connection was closed (node node-of-algo)"
 
-    def test_what_lacks_is_shown(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_what_lacks_is_shown(self, scene: Scene) -> None:
         scene.ask("algo-1")
         scene.join()
         scene.say("pending", reason="Ray has 1 of 2 nodes")
@@ -332,10 +329,7 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("after", "why"), [(0.05, "its worker was killed"), (0.5, "node node-of-algo"), (None, "node node-of-algo")]
     )
-    def test_the_clusters_reason_is_waited_for_a_moment(
-        self, after: float | None, why: str, new_scene: NewScene
-    ) -> None:
-        scene = new_scene()
+    def test_the_clusters_reason_is_waited_for_a_moment(self, after: float | None, why: str, scene: Scene) -> None:
         scene.have("algo-1")
         scene.loop.start(scene.hosts["algo-1"].break_off())
         if after is not None:
@@ -346,8 +340,7 @@ class TestLoss:
         scene.provider.release(scene.hosts["algo-1"])
         assert scene.program.asked("release")[0]["lost"] is True
 
-    def test_a_notice_of_ray_is_the_hosts(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_notice_of_ray_is_the_hosts(self, scene: Scene) -> None:
         scene.have("algo-1")
         scene.program.tell("algo-1", "notice", seconds=30.0)
         assert scene.loop.run(scene.hosts["algo-1"].until_noticed()) == 29.0

@@ -43,6 +43,12 @@ def started(new_job: NewJob) -> NewJob:
     return start
 
 
+@pytest.fixture
+def job(started: NewJob) -> Job:
+    """A gang of two hosts that train."""
+    return started()
+
+
 class TestStart:
     def test_a_gang_is_started_when_all_of_it_is_ready(self, started: NewJob) -> None:
         job = started(MPI(), 3, waits=True)
@@ -149,8 +155,7 @@ class TestStop:
         job.give("algo-1")
         assert job.host(1).trains and job.host(2).trains
 
-    def test_what_does_not_end_is_killed_half_a_second_later(self, started: NewJob) -> None:
-        job = started()
+    def test_what_does_not_end_is_killed_half_a_second_later(self, job: Job) -> None:
         job.cluster.end_now()
         job.advance(0.4)
         assert job.host(1).toolkit.signals == [signal.SIGINT] and not job.host(1).aborted
@@ -160,8 +165,7 @@ class TestStop:
         job.end(1, code=None, signal=signal.SIGKILL)
         assert [(end.host, end.failure) for end in job.ends] == [("algo-2", None), ("algo-1", None)]
 
-    def test_the_kill_of_one_attempt_does_not_meet_the_next(self, started: NewJob) -> None:
-        job = started()
+    def test_the_kill_of_one_attempt_does_not_meet_the_next(self, job: Job) -> None:
         job.cluster.end_now()
         job.end(1, 2, code=1)
         job.advance(0.1)
@@ -193,8 +197,7 @@ class TestStop:
 
 
 class TestEnd:
-    def test_the_last_end_is_told_when_all_that_was_saved_is_here(self, started: NewJob) -> None:
-        job = started()
+    def test_the_last_end_is_told_when_all_that_was_saved_is_here(self, job: Job) -> None:
         for number in (1, 2):
             job.host(number).syncs_end = False
         job.end(1, 2)
@@ -214,8 +217,7 @@ class TestEnd:
             ({"code": None, "error": "no such file"}, 255, "algo-1 could not be started: no such file"),
         ],
     )
-    def test_how_a_toolkit_ended_is_told(self, started: NewJob, end: Any, code: int | None, said: str | None) -> None:
-        job = started()
+    def test_how_a_toolkit_ended_is_told(self, job: Job, end: Any, code: int | None, said: str | None) -> None:
         job.end(1, **end)
         [told] = job.ends
         assert told.exit_code == code and (told.failure.message if told.failure is not None else None) == said
@@ -229,8 +231,7 @@ class TestEnd:
         assert job.provider.released == ["algo-2"]
 
     @pytest.mark.parametrize("lost", [False, True])
-    def test_outputs_are_collected_from_all_hosts(self, started: NewJob, lost: bool) -> None:
-        job = started()
+    def test_outputs_are_collected_from_all_hosts(self, job: Job, lost: bool) -> None:
         job.end(1, 2)
         job.host(2).waits.add("pull")
         job.cluster.collect_outputs()
@@ -290,15 +291,13 @@ class TestLoss:
         job.advance()
         assert not job.cluster.running and len(job.failures) + len(job.ends) == 1
 
-    def test_one_that_trains_ends(self, started: NewJob) -> None:
-        job = started()
+    def test_one_that_trains_ends(self, job: Job) -> None:
         job.lose(2, "no sign of life")
         assert job.failures == []
         [end] = job.ends
         assert end.failure is not None and end.failure.cause is Cause.HOST_LOST
 
-    def test_the_next_attempt_gets_another_one(self, started: NewJob) -> None:
-        job = started()
+    def test_the_next_attempt_gets_another_one(self, job: Job) -> None:
         kept, lost = job.host(1), job.host(2)
         lost.lose("no sign of life")
         job.end(1, code=1)
@@ -323,8 +322,7 @@ class TestLoss:
 
 
 class TestNotice:
-    def test_one_that_trains_interrupts_the_attempt_and_is_replaced_for_the_next(self, started: NewJob) -> None:
-        job = started()
+    def test_one_that_trains_interrupts_the_attempt_and_is_replaced_for_the_next(self, job: Job) -> None:
         first = job.host(2)
         first.notice(20.0)
         first.notice(19.0)
@@ -392,8 +390,7 @@ class TestCheckpoints:
         assert all(one.done() for one in asking) and _restores(job, 1) == before + 1
 
 
-def test_a_limit_that_the_provider_has_reached_is_told(started: NewJob) -> None:
-    job = started()
+def test_a_limit_that_the_provider_has_reached_is_told(job: Job) -> None:
     job.provider.job.limit("the budget of $5 is spent")
     assert job.of_kind("limit") == [["the budget of $5 is spent"]]
 

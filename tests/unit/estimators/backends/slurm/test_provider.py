@@ -159,6 +159,11 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Slurm]]:
         each.loop.close()
 
 
+@pytest.fixture
+def cluster(make: Callable[..., Slurm]) -> Slurm:
+    return make()
+
+
 def outcome(task: asyncio.Task[Any]) -> Any:
     """The host of an acquisition, or why there is none."""
     if not task.done():
@@ -168,8 +173,7 @@ def outcome(task: asyncio.Task[Any]) -> Any:
     return str(error) if error is not None else task.result().name
 
 
-def test_hosts_that_are_asked_for_at_once_come_in_one_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_hosts_that_are_asked_for_at_once_come_in_one_allocation(cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
     assert cluster.asked() == [["submit", "sbatch", "--nodes=2"]]
     cluster.answer("submit", "submitted", job="7")
@@ -204,8 +208,7 @@ def test_each_host_of_an_elastic_job_has_an_allocation_of_its_own_on_another_nod
     assert outcome(second) == "algo-2"
 
 
-def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(cluster: Slurm) -> None:
     first, second, third = cluster.acquire("algo-1", "algo-2", "algo-3")
     cluster.submitted("7")
     first.cancel()
@@ -217,8 +220,7 @@ def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(ma
     assert cluster.asked() == [["cancel", "7"]]
 
 
-def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(cluster: Slurm) -> None:
     first, second = cluster.acquire("algo-1", "algo-2")
     first.cancel()
     cluster.allocate("7", "n1", "n2")
@@ -226,8 +228,7 @@ def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(mak
     assert [(one.argv[2], one.argv[-1]) for one in cluster.sruns] == [("--nodelist=n1", "7")]
 
 
-def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_number(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_number(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.asked()
     task.cancel()
@@ -241,8 +242,7 @@ def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_num
     assert outcome(again) == "algo-1"
 
 
-def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(cluster: Slurm) -> None:
 
     async def ask() -> None:
         task = asyncio.ensure_future(cluster.provider.acquire("algo-1"))
@@ -264,10 +264,7 @@ NODE = {"name": "n1", "address": "127.0.0.1"}
         ({"event": "running", "nodes": [NODE]}, "runs on 1 nodes, but 2 were requested"),
     ],
 )
-def test_an_allocation_that_does_not_run_fails_its_hosts(
-    event: dict[str, Any], reason: str, make: Callable[..., Slurm]
-) -> None:
-    cluster = make()
+def test_an_allocation_that_does_not_run_fails_its_hosts(event: dict[str, Any], reason: str, cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
     cluster.submitted("7")
     cluster.answer("watch", **{"reason": "None", **event})
@@ -282,10 +279,7 @@ def test_an_allocation_that_does_not_run_fails_its_hosts(
         ("127.0.0.1", "2.7.18", f"is Python 2.7, but fit() runs on {sys.version_info[0]}.{sys.version_info[1]}. Name"),
     ],
 )
-def test_a_node_that_cannot_be_used_is_named(
-    address: str, version: str, reason: str, make: Callable[..., Slurm]
-) -> None:
-    cluster = make()
+def test_a_node_that_cannot_be_used_is_named(address: str, version: str, reason: str, cluster: Slurm) -> None:
     cluster.python_version = version
     [task] = cluster.acquire("algo-1")
     cluster.submitted("7")
@@ -294,8 +288,7 @@ def test_a_node_that_cannot_be_used_is_named(
     assert cluster.asked() == [["cancel", "7"]]
 
 
-def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     assert cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended")) == "it ended"
@@ -309,8 +302,7 @@ def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(
     assert outcome(again) == "sbatch refused the allocation: Requested node configuration is not available"
 
 
-def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_notice_is_for_all_hosts_of_an_allocation(cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
     cluster.allocate("7", "n1", "n2")
     cluster.agents["algo-2"]["source"].signalled(15)
@@ -320,8 +312,7 @@ def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) 
     assert [cluster.loop.run(task.result().until_noticed()) for task in tasks] == [19.0, 19.0]
 
 
-def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     cluster.sruns[0].say(CANCELLED)
