@@ -14,22 +14,21 @@ from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
 from estimators.job.settings import Settings
 
+SCRIPT, ML = {"entry_point": "t.py"}, {"instance_type": "ml.p3.2xlarge"}
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"entry_point": "t.py", "arguments": "--fp16"},
-            "arguments must be a list, or None, got '--fp16'. Write ['--fp16'].",
-        ),
-        ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
-        ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
-        ({"entry_point": "t.py", "arguments": [10**5000]}, "arguments must be a list of strings, got"),
-        ({"entry_point": "t.py", "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
+        ({**SCRIPT, "arguments": "--fp16"}, "arguments must be a list, or None, got '--fp16'. Write ['--fp16']."),
+        ({**SCRIPT, "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
+        ({**SCRIPT, "arguments": ["a\0"]}, "NUL"),
+        ({**SCRIPT, "arguments": [10**5000]}, "arguments must be a list of strings, got"),
+        ({**SCRIPT, "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
         ({"entry_point": print, "arguments": ["x"]}, "entry_point is a function"),
         ({"image_uri": "x", "arguments": ["x"]}, "or use container_arguments"),
         (
-            {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
+            {**SCRIPT, "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
             "--lr in arguments has no value, or a value that differs from hyperparameter 'lr'. Set the option either",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number from 1 to 1,024, got 0."),
@@ -96,7 +95,9 @@ from estimators.job.settings import Settings
         ({"output_path": "file://x"}, "a file:// URI needs an absolute path"),
         ({"run_options": {}}, "run_options must be a RunOptions"),
         ({"max_wait": 90000}, "also set use_spot_instances=True"),
+        ({**ML, "max_wait": 90000}, "also set use_spot_instances=True"),
         ({"max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
+        ({**ML, "max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
         ({"max_retry_attempts": 31}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 31."),
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 0"),
         (
@@ -108,10 +109,7 @@ from estimators.job.settings import Settings
             "FailurePolicy(min_hosts=3) is more than instance_count=2",
         ),
         ({"run_options": RunOptions(spot_market=SpotMarket(rate=1))}, "also set use_spot_instances=True, or interrupt"),
-        (
-            {"instance_type": "ml.p3.2xlarge", "distribution": MPI(processes_per_host=2)},
-            "processes_per_host=2 is more than the 1 slots of ml.p3.2xlarge",
-        ),
+        ({**ML, "distribution": MPI(processes_per_host=2)}, "=2 is more than the 1 slots of ml.p3.2xlarge (1 GPUs)"),
         (
             {"instance_type": "ml.m5.xlarge", "distribution": CollectiveAllReduce(processes_per_host=5)},
             "more than the 4 slots of ml.m5.xlarge (4 vCPUs)",

@@ -336,7 +336,9 @@ def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
 
 KEPT = Resources(instance_type="local", instance_count=2, keep_alive_s=60)
 OURS = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"})
-ELASTIC = ElasticHorovod(max_hosts=2).to_hyperparameters()
+TRAINERS = dataclasses.replace(OURS, user="trainer")
+OWN = Algorithm(entry_point=("sh",))
+GANG, ELASTIC = MPI().to_hyperparameters(), ElasticHorovod(max_hosts=2).to_hyperparameters()
 FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="FastFile")})
 
 
@@ -347,24 +349,16 @@ FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="
         ({"resources": KEPT}, OURS, None),
         ({"resources": KEPT}, ImageFacts(), "keep_alive_period_in_seconds needs fleetfit's toolkit, but image 'fleet"),
         (
-            {"resources": KEPT, "algorithm": Algorithm(entry_point=("sh",))},
+            {"resources": KEPT, "algorithm": OWN},
             OURS,
             "needs fleetfit's toolkit, but the job starts a program of its own",
         ),
-        (
-            {"resources": KEPT},
-            dataclasses.replace(OURS, user="trainer"),
-            "as user 'trainer', but keep_alive_period_in_seconds needs an image that runs as root",
-        ),
+        ({"resources": KEPT}, TRAINERS, "'trainer', but keep_alive_period_in_seconds needs an image that runs as root"),
         ({"resources": KEPT, "inputs": FROM_S3}, OURS, "a FUSE mount cannot be added to a running container"),
         ({"inputs": FROM_S3}, OURS, "add the line `user_allow_other` to /etc/fuse.conf"),
         ({"hyperparameters": ELASTIC}, ImageFacts(), "ElasticHorovod needs fleetfit's toolkit, but image 'fleetfit-"),
         ({"hyperparameters": ELASTIC, "resources": KEPT}, OURS, "the number of kept containers cannot change"),
-        (
-            {"hyperparameters": MPI().to_hyperparameters()},
-            ImageFacts(),
-            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit",
-        ),
+        ({"hyperparameters": GANG}, ImageFacts(), "RunOptions(on_undistributed='fail') needs fleetfit's toolkit"),
     ],
 )
 def test_an_image_that_cannot_run_a_job_is_refused_with_the_remedy(

@@ -215,6 +215,12 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
         job.record.release()
 
 
+@pytest.fixture
+def job(new_job: NewJob) -> Job:
+    """A job in one container."""
+    return new_job(1)
+
+
 pytestmark = pytest.mark.leaves("files")  # results of threads come through a pipe that goes with the loop
 
 
@@ -242,8 +248,7 @@ class TestStart:
         job.until(lambda: "start algo-3" in job.engine.did)
         assert (job.engine.plans["algo-1"].gpus, job.engine.plans["algo-3"].gpus) == ((0, 1, 2), (4, 5))
 
-    def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, job: Job) -> None:
         job.engine.fails["network"] = EngineError("no address range left")
         job.cluster.start(0)
         end = job.end_of("algo-1")
@@ -265,8 +270,7 @@ class TestStart:
         said = [*job.failures, *(end.failure.message for end in job.ends if end.failure is not None)]
         assert "the container engine's answer cannot be understood: KeyError('Id')." in said
 
-    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, job: Job) -> None:
         job.start_until("create", "fleetfit-job-1-algo-1")
         job.cluster.end_now()
         job.engine.gate.put(None)
@@ -275,9 +279,8 @@ class TestStart:
 
     @pytest.mark.parametrize("how", ["end_now", "kill_host"])
     def test_a_container_that_is_killed_while_the_engine_starts_it_is_killed_before_its_end_is_told(
-        self, new_job: NewJob, how: str
+        self, job: Job, how: str
     ) -> None:
-        job = new_job(1)
         job.start_until("start", "algo-1")
         job.cluster.end_now() if how == "end_now" else job.cluster.kill_host("algo-1")
         job.loop.run(asyncio.sleep(0))
@@ -286,8 +289,7 @@ class TestStart:
         job.end_of("algo-1")
         assert job.engine.did[-1] == "kill algo-1 SIGKILL"
 
-    def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, job: Job) -> None:
         job.engine.holds = "network"
         job.cluster.start(0)
         job.until(lambda: job.engine.did and job.cluster._members["algo-1"].toolkit)
@@ -310,8 +312,7 @@ class TestEnd:
         assert job.end_of("algo-2") == HostEnd(host="algo-2", exit_code=1)  # the toolkit says why
         assert not job.cluster.running
 
-    def test_a_toolkit_that_has_said_that_all_went_well_is_not_waited_for(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_toolkit_that_has_said_that_all_went_well_is_not_waited_for(self, job: Job) -> None:
         job.start()
         job.record.tree("algo-1").success_file.parent.mkdir(parents=True, exist_ok=True)
         job.record.tree("algo-1").success_file.write_text(success_text(0))
@@ -330,10 +331,7 @@ class TestEnd:
             ),
         ],
     )
-    def test_the_engine_knows_the_reason(
-        self, new_job: NewJob, ended: ContainerEnd, words: str, number: int | None
-    ) -> None:
-        job = new_job(1)
+    def test_the_engine_knows_the_reason(self, job: Job, ended: ContainerEnd, words: str, number: int | None) -> None:
         job.start()
         job.engine.theirs["algo-1"].close()
         job.engine.ends["algo-1"].put(ended)
@@ -353,8 +351,7 @@ class TestStop:
         assert not [what for what in job.engine.did if what.startswith("kill")]
         job.until(lambda: "kill algo-2 SIGKILL" in job.engine.did)  # half a second later
 
-    def test_a_word_waits_for_its_container(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_word_waits_for_its_container(self, job: Job) -> None:
         job.start_until("create", "fleetfit-job-1-algo-1")
         job.cluster.stop()
         job.engine.gate.put(None)
