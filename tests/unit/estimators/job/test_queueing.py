@@ -107,6 +107,7 @@ def test_an_entry_is_read_back() -> None:
 @pytest.mark.parametrize(
     ("values", "text"),
     [
+        ({"queue": "a b"}, "the name of a queue"),
         ({"queue": "../up"}, "the name of a queue"),
         ({"queue": ""}, "is not the name of a queue"),
         ({"queue": "q", "priority": 1.5}, "a whole number"),
