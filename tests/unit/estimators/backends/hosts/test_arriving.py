@@ -164,10 +164,14 @@ class Scene:
             self.door.arrive(self.program.identity(name)).close()
         self.loop.advance()
 
-    def have(self, *names: str) -> None:
-        """Have hosts started in a cluster that is joined for them."""
+    def ask_joined(self, *names: str) -> None:
+        """Ask for hosts of a cluster that is joined for them."""
         self.ask(*names)
         self.join()
+
+    def have(self, *names: str) -> None:
+        """Have such hosts started."""
+        self.ask_joined(*names)
         self.start(*names)
 
     def say(self, event: str, **values: Any) -> None:
@@ -228,8 +232,7 @@ class TestAsking:
 
     def test_hosts_of_an_elastic_job_are_asked_for_one_by_one(self, new_scene: NewScene) -> None:
         scene = new_scene(strategy=ElasticHorovod(), follow_nodes=False)
-        scene.ask("algo-1", "algo-2")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2")
         assert [len(asked["hosts"]) for asked in scene.program.asked("acquire")] == [1, 1]
 
     def test_a_host_is_there_when_it_was_started_and_has_arrived(self, scene: Scene) -> None:
@@ -269,8 +272,7 @@ class TestAsking:
 
 class TestFailing:
     def test_why_a_host_cannot_be_started_is_said_with_its_place(self, scene: Scene) -> None:
-        scene.ask("algo-1", "algo-2", "algo-3")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2", "algo-3")
         scene.program.tell("algo-1", "failed", reason="no room")
         for name in ("algo-2", "algo-3"):
             scene.program.tell(name, "placed", node="0123456789abcdef")
@@ -294,8 +296,7 @@ class TestFailing:
 
     def test_so_is_an_address_that_is_not_this_machines(self, new_scene: NewScene) -> None:
         scene = new_scene(caller_address="192.0.2.1")
-        scene.ask("algo-1")
-        scene.join()
+        scene.ask_joined("algo-1")
         assert "cannot listen at 192.0.2.1, its address for the hosts (Cannot assign" in scene.refused["algo-1"]
 
     def test_a_program_that_ends_fails_who_waits_and_nobody_else(self, scene: Scene) -> None:
@@ -309,15 +310,13 @@ class TestFailing:
         assert scene.hosts["algo-1"].reason == "the connection was closed (node node-of-algo)"
 
     def test_what_lacks_is_shown(self, scene: Scene) -> None:
-        scene.ask("algo-1")
-        scene.join()
+        scene.ask_joined("algo-1")
         scene.say("pending", reason="Ray has 1 of 2 nodes")
         assert scene.events.waits == ["Ray has 1 of 2 nodes."]
 
     def test_mpi_hosts_share_all_machines_or_none(self, new_scene: NewScene) -> None:
         scene = new_scene(strategy=MPI(), hosts=3)
-        scene.ask("algo-1", "algo-2", "algo-3")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2", "algo-3")
         for name, node in (("algo-1", "a"), ("algo-2", "a"), ("algo-3", "b")):
             scene.program.tell(name, "placed", node=node)
         scene.loop.advance()
@@ -349,8 +348,7 @@ class TestLoss:
 class TestSpark:
     def test_hosts_of_a_stage_begin_when_all_have_connected_and_are_lost_together(self, new_scene: NewScene) -> None:
         scene = new_scene(SparkProvider)
-        scene.ask("algo-1", "algo-2")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2")
         scene.door.arrive(scene.program.identity("algo-1"), "10.0.0.1").close()
         scene.loop.advance()
         assert not scene.hosts
