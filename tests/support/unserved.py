@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from serving import IMAGE
 
+from container.contract.wire import Piece
+from estimators.records import status as statuses
+from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
+from estimators.records.states import SecondaryStatus
 from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
 from estimators.service.settings import EndpointFiles
@@ -27,6 +32,26 @@ REQUEST = {
         "sagemaker_submit_directory": "s3://bucket/sourcedir.tar.gz",
     },
 }
+
+
+def write_job(home: Path, name: str, pieces: Iterable[Piece], *steps: SecondaryStatus, hosts: int = 1) -> JobRecord:
+    """The record of a job that has printed these pieces and has come through these steps."""
+    record = JobRecord.create(name, home)
+    request = {
+        "TrainingJobName": name,
+        "AlgorithmSpecification": {"TrainingInputMode": "File"},
+        "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": hosts},
+    }
+    record.write_request(request)
+    status = statuses.new_status(request, 1.0)
+    for step in steps:
+        status = statuses.transition(status, step, 2.0)
+    record.write_status(status)
+    writer = LogWriter(record)
+    for piece in pieces:
+        writer.write(piece, 5_000_000_000)
+    writer.close()
+    return record
 
 
 class Endpoint:

@@ -25,6 +25,7 @@ from estimators.backends.events import (
     WaitTold,
 )
 from estimators.backends.hosts.cluster import HostCluster
+from estimators.backends.hosts.membership import Places
 from estimators.backends.hosts.provider import (
     Host,
     HostError,
@@ -291,6 +292,51 @@ class ProviderQueue(list[ProviderEvent]):
         return [event.text for event in self if isinstance(event, WaitTold)]
 
 
+def spec_of(
+    strategy: Distribution | None = None,
+    *,
+    instance_type: str = "values",
+    hosts: int = 2,
+    output: str = "/nowhere",
+    **more: Any,
+) -> TrainingJobSpec:
+    """What such a job is."""
+    parameters = strategy.to_hyperparameters() if strategy is not None else {}
+    return TrainingJobSpec(
+        name="job-1",
+        algorithm=Algorithm(),
+        hyperparameters=codec.encode({codec.PROGRAM: "train.py", **parameters}),
+        output=OutputConfig(path=output),
+        resources=Resources(instance_type=instance_type, instance_count=hosts),
+        **more,
+    )
+
+
+def provided(loop: VirtualLoop, spec: TrainingJobSpec, events: ProviderQueue, **options: Any) -> ProvidedJob:
+    """A job as its provider gets it, with these options of the backend."""
+    asked = JobOptions(backend=spec.instance_type.partition(".")[0], backend_options=options)
+    return ProvidedJob(loop=loop, spec=spec, options=asked, found={}, protected=set(), events=events)
+
+
+class Told:
+    """An elastic job, as a source of hosts speaks to it; it keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.said: list[object] = []
+
+    def places(self, found: Places) -> None:
+        self.said.append(dict(found))
+
+    def leaving(self, name: str, seconds: float) -> None:
+        self.said.append((name, seconds))
+
+    def problem(self, text: str) -> None:
+        self.said.append(text)
+
+    def hopeless(self, text: str) -> None:
+        self.said.append(f"hopeless: {text}")
+
+
 class BridgingProvider(ValueProvider):
     """Forwards connections, unless it has a reason not to."""
 
@@ -321,15 +367,7 @@ class Job:
     ) -> None:
         self.loop = VirtualLoop()
         self.told: list[tuple[Any, ...]] = []
-        parameters = strategy.to_hyperparameters() if strategy is not None else {}
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **parameters}),
-            output=OutputConfig(path=str(folder / "output")),
-            resources=Resources(instance_type="values", instance_count=hosts),
-        )
-
+        spec = spec_of(strategy, hosts=hosts, output=str(folder / "output"))
         cluster = type("ValueCluster", (HostCluster,), {"name": provider.name, "provider_type": provider})
         self.record = JobRecord.create("job-1", folder)
         self.cluster: HostCluster = cluster(self.loop, self.record, spec, JobOptions(backend="values"), self)
@@ -370,6 +408,33 @@ class Job:
 
     def advance(self, seconds: float = 0.0) -> None:
         self.loop.advance(seconds)
+
+    def give(self, *names: str) -> None:
+        """Let hosts come, and what follows happen."""
+        self.provider.give(*names)
+        self.advance()
+
+    def refuse(self, name: str, reason: str) -> None:
+        self.provider.refuse(name, reason)
+        self.advance()
+
+    def go_on(self, number: int, operation: str) -> None:
+        self.host(number).go_on(operation)
+        self.advance()
+
+    def notice(self, number: int, seconds: float) -> None:
+        self.host(number).notice(seconds)
+        self.advance()
+
+    def lose(self, number: int, reason: str) -> None:
+        self.host(number).lose(reason)
+        self.advance()
+
+    def end(self, *numbers: int, code: int | None = 0, **more: Any) -> None:
+        """End the toolkits of hosts at once, and let what follows happen."""
+        for number in numbers:
+            self.host(number).toolkit.end(code, **more)
+        self.advance()
 
     def of_kind(self, kind: str) -> list[tuple[Any, ...]]:
         """What was told of a kind, without it."""

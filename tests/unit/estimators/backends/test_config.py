@@ -9,7 +9,7 @@ import pytest
 
 from container.contract.environment import Environment, Machine
 from container.contract.layout import MLTree
-from estimators.backends.config import BackendFacts, host_config, input_mode
+from estimators.backends.config import BackendFacts, host_config
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
 
@@ -27,29 +27,21 @@ SPEC = TrainingJobSpec(
 
 def test_every_host_reads_itself() -> None:
     config = host_config(SPEC, "algo-11")
+    hosts = list(SPEC.hosts)
+    group = {"instance_group_name": "homogeneousCluster", "instance_type": "local_process", "hosts": hosts}
     assert config.hyperparameters == SPEC.hyperparameters
     assert config.resource_config == {
         "current_host": "algo-11",
         "current_instance_type": "local_process",
         "current_group_name": "homogeneousCluster",
-        "hosts": list(SPEC.hosts),
-        "instance_groups": [
-            {
-                "instance_group_name": "homogeneousCluster",
-                "instance_type": "local_process",
-                "hosts": list(SPEC.hosts),
-            }
-        ],
+        "hosts": hosts,
+        "instance_groups": [group],
         "network_interface_name": "lo",
     }
+    common = {"S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"}
     assert config.input_data_config == {
-        "train": {
-            "TrainingInputMode": "Pipe",
-            "S3DistributionType": "FullyReplicated",
-            "RecordWrapperType": "None",
-            "ContentType": "text/csv",
-        },
-        "test": {"TrainingInputMode": "File", "S3DistributionType": "FullyReplicated", "RecordWrapperType": "None"},
+        "train": {**common, "TrainingInputMode": "Pipe", "ContentType": "text/csv"},
+        "test": {**common, "TrainingInputMode": "File"},  # the channel's is over the job's
     }
     arn = "arn:aws:sagemaker:local:000000000000:training-job/job"
     assert config.environment == {"A": "b", "TRAINING_JOB_NAME": "job", "TRAINING_JOB_ARN": arn}
@@ -74,10 +66,6 @@ def test_unknown_hosts_are_named() -> None:
         host_config(SPEC, "algo-13")
 
 
-def test_a_channels_mode_is_over_the_jobs() -> None:
-    assert [input_mode(SPEC, channel) for channel in SPEC.inputs] == ["Pipe", "File"]
-
-
 def test_the_files_are_what_the_toolkit_reads(tmp_path: Path) -> None:
     tree = MLTree(tmp_path)
     tree.config.mkdir(parents=True)
@@ -92,9 +80,4 @@ def test_the_files_are_what_the_toolkit_reads(tmp_path: Path) -> None:
     )
     assert environment.current_host == "algo-2"
     assert environment.hosts == SPEC.hosts
-    assert environment.hyperparameters == {
-        "epochs": 3,
-        "text": "a b",
-        "raw": "x",
-        "model_dir": str(tree.model),
-    }
+    assert environment.hyperparameters == {"epochs": 3, "text": "a b", "raw": "x", "model_dir": str(tree.model)}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,7 @@ from estimators import TensorFlow
 from estimators.job.errors import ConfigurationError
 from estimators.testing import FakeOutcome
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def estimator(outcome: FakeOutcome | None = None, **arguments: Any) -> TensorFlow:
@@ -31,9 +26,8 @@ def test_outcomes_travel_as_options() -> None:
     )
     options = outcome.run_options(stop_grace=3.0)
     assert options.stop_grace == 3.0
-    assert FakeOutcome.from_dict(rules.from_dict(type(options), rules.to_dict(options)).backend_options) == FakeOutcome(
-        seconds=1.5, lines=["a", (1, "b")], metrics={"x": [1.0]}, failure=Failure(cause=Cause.PROCESS, message="m")
-    )
+    read = rules.from_dict(type(options), rules.to_dict(options))
+    assert FakeOutcome.from_dict(read.backend_options) == outcome
 
 
 @pytest.mark.parametrize(

@@ -50,9 +50,8 @@ def test_paths_below_the_records_become_those_there(place: Path) -> None:
 
 
 def test_a_discovery_script_goes_along(place: Path) -> None:
-    made, record = parcel(
-        instance_type="ssh", distribution=ElasticHorovod(min_hosts=1, discovery=str(place / "hosts.sh"))
-    )
+    strategy = ElasticHorovod(min_hosts=1, discovery=str(place / "hosts.sh"))
+    made, record = parcel(instance_type="ssh", distribution=strategy)
     assert (place / "hosts.sh", "attached/hosts.sh") in made.files
     assert str(record.path / "attached" / "hosts.sh") in str(made.header["request"]["HyperParameters"])
 
@@ -60,9 +59,11 @@ def test_a_discovery_script_goes_along(place: Path) -> None:
 def test_hosts_are_named_by_what_they_are(place: Path) -> None:
     (place / "hostfile").write_text("ann@node-1 slots=2 address=10.0.0.1\n")
     made, _ = parcel(instance_type="ssh", backend_options={"host_file": str(place / "hostfile")})
-    assert made.header["options"]["backend_options"] == {
-        "hosts": [{"host": "node-1", "user": "ann", "slots": 2, "address": "10.0.0.1"}]
-    }
+    named = {"host": "node-1", "user": "ann", "slots": 2, "address": "10.0.0.1"}
+    assert made.header["options"]["backend_options"] == {"hosts": [named]}
+
+
+FUNCTION = ElasticHorovod(min_hosts=1, discovery=dict)
 
 
 @pytest.mark.parametrize(
@@ -71,11 +72,7 @@ def test_hosts_are_named_by_what_they_are(place: Path) -> None:
         ({"output_path": "/somewhere"}, None, "output_path='/somewhere' is a folder of this machine"),
         ({"checkpoint_s3_uri": "/somewhere"}, None, "checkpoint_s3_uri="),
         ({}, {"train": "/no/such/data"}, "/no/such/data does not exist"),
-        (
-            {"instance_type": "ssh", "distribution": ElasticHorovod(min_hosts=1, discovery=dict)},
-            None,
-            "is a function of this process",
-        ),
+        ({"instance_type": "ssh", "distribution": FUNCTION}, None, "is a function of this process"),
     ],
 )
 def test_what_means_nothing_there_is_refused(settings: dict[str, Any], inputs: Any, said: str) -> None:
@@ -141,11 +138,7 @@ def test_only_whole_paths_are_renamed(value: Any, changed: Any) -> None:
 
 @pytest.mark.parametrize(
     ("value", "changed"),
-    [
-        ("/jobs/x", "/my jobs/x"),
-        ('"/jobs/x"', '"/my jobs/x"'),
-        ("file:///jobs/x", "file:///my%20jobs/x"),
-    ],
+    [("/jobs/x", "/my jobs/x"), ('"/jobs/x"', '"/my jobs/x"'), ("file:///jobs/x", "file:///my%20jobs/x")],
 )
 def test_a_path_is_escaped_where_it_is_a_uri(value: str, changed: str) -> None:
     assert parcels.relocated(value, "/jobs", "/my jobs") == changed

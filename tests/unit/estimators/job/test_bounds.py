@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import inspect
 import json
 import resource
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -69,7 +67,6 @@ _HUGE = 10**400
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 10**7}}}, "processes_per_host=…) must be"),
         ({"distribution": {"mpi": {"enabled": True, "processes_per_host": 10**9}}}, "from 1 to 1,024, got 1000000000"),
         ({"instance_count": 10**5}, "instance_count must be a whole number from 1 to 1,024, got 100000."),
         ({"instance_count": _HUGE}, "instance_count must be a whole number from 1 to 1,024"),
@@ -80,7 +77,6 @@ _HUGE = 10**400
         ({"hyperparameters": {"a": _circle()}}, "'a': the value is nested more than 64 levels deep, or contains"),
         ({"hyperparameters": {"a": _deep(100_000)}}, "'a': the value is nested more than 64 levels deep"),
         ({"hyperparameters": {"a": 10**5000}}, "hyperparameter 'a': the number has more than 300 digits"),
-        ({"hyperparameters": {"a": "x" * 200_000}}, "'a' has 200002 characters as JSON; SageMaker takes at most 2500."),
         ({"hyperparameters": _deep(100_000)}, "hyperparameters must be a dict, got a value of type list."),
         ({"tags": 5}, "tags must be a list such as [{'Key': 'team', 'Value': 'vision'}], or a dict, got 5."),
         ({"tags": {"a": _deep(100_000)}}, "tags: each tag must be"),
@@ -150,8 +146,7 @@ def test_what_a_real_user_has_is_taken(tmp_path: Path, monkeypatch: pytest.Monke
     config = {"layers": [{"units": 64, "init": {"kind": "he", "args": [1, [2, [3]]]}}]}
     estimator = TensorFlow(
         entry_point="train.py", instance_count=2, distribution=MPI(processes_per_host=192), max_run=28 * 86400,
-        hyperparameters={"config": config, "seed": 2**63}, tags={"team": "vision"}, dependencies=(),
-        volume_size=16384,
+        hyperparameters={"config": config, "seed": 2**63}, tags={"team": "vision"}, dependencies=(), volume_size=16384,
     )  # fmt: skip
     assert len(str(estimator.plan())) > 0
 
@@ -159,8 +154,14 @@ def test_what_a_real_user_has_is_taken(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_largest_job_can_still_be_planned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "train.py").write_text("")
     monkeypatch.chdir(tmp_path)
-    with _memory_limit():
+    assert threading.active_count() < 50
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), before[1]))  # 1 GiB more than there is now
+    try:
         plan = TensorFlow(entry_point="train.py", instance_count=bounds.MAX_HOSTS).plan()
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
     assert len(plan.plan.hosts) == bounds.MAX_HOSTS
 
 
@@ -276,16 +277,3 @@ def see_that_it_is_taken_or_refused(made: Any, name: str, value: Any) -> None:
     assert said.endswith((".", ")", "^")) or "\n" in said
     assert len(said) < _LONGEST
     said.encode()
-
-
-@contextlib.contextmanager
-def _memory_limit() -> Iterator[None]:
-    """At most 1 GiB more than there is now: what is planned in full must be small."""
-    assert threading.active_count() < 50
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-    resource.setrlimit(resource.RLIMIT_AS, (size + (1 << 30), before[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)

@@ -13,15 +13,9 @@ from estimators.job import errors
 from estimators.records.record import JobRecord
 
 FAILURE = Failure(
-    cause=Cause.PROCESS,
-    message="exited with code 3.",
-    host="algo-2",
-    process="rank 3",
-    rank=3,
-    exit_code=3,
-    traceback="Traceback (most recent call last):\n  File …\nValueError: boom\n",
-    hints=("look here", "and there"),
-)
+    cause=Cause.PROCESS, message="exited with code 3.", host="algo-2", process="rank 3", rank=3, exit_code=3,
+    traceback="Traceback (most recent call last):\n  File …\nValueError: boom\n", hints=("look here", "and there"),
+)  # fmt: skip
 
 
 def test_the_tree_in_the_docstring_is_the_tree() -> None:
@@ -29,7 +23,6 @@ def test_the_tree_in_the_docstring_is_the_tree() -> None:
     classes = [item for item in vars(errors).values() if isinstance(item, type) and item.__module__ == errors.__name__]
     for item in classes:
         assert item.__name__ in text
-    for item in classes:
         assert issubclass(item, errors.FleetfitError | Warning)
 
 

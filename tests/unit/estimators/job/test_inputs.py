@@ -32,44 +32,30 @@ def test_a_path_is_the_training_channel(given: Any) -> None:
 
 
 def test_a_dict_names_the_channels() -> None:
-    channels = parse_inputs({"train": "/a", "validation": TrainingInput("s3://bucket/b"), "x": "file:///c"})
-    assert [(channel.name, uri(channel)) for channel in channels] == [
-        ("train", "/a"),
-        ("validation", "s3://bucket/b"),
-        ("x", "file:///c"),
-    ]
+    given = {"train": "/a", "validation": TrainingInput("s3://bucket/b"), "x": "file:///c"}
+    channels = parse_inputs(given)
+    assert [channel.name for channel in channels] == list(given)
+    assert [uri(channel) for channel in channels] == ["/a", "s3://bucket/b", "file:///c"]
 
 
 def test_nothing_is_no_channel() -> None:
-    assert parse_inputs(None) == ()
-    assert parse_inputs({}) == ()
+    assert parse_inputs(None) == parse_inputs({}) == ()
 
 
 def test_all_options_of_an_input_are_carried() -> None:
     given = TrainingInput(
-        "s3://bucket/list",
-        distribution="ShardedByS3Key",
-        compression="Gzip",
-        content_type="text/csv",
-        record_wrapping="RecordIO",
-        s3_data_type="AugmentedManifestFile",
-        instance_groups=["group"],
-        input_mode="Pipe",
-        attribute_names=["image", "label"],
-        shuffle_config=ShuffleConfig(7),
-    )
+        "s3://bucket/list", distribution="ShardedByS3Key", compression="Gzip", content_type="text/csv",
+        record_wrapping="RecordIO", s3_data_type="AugmentedManifestFile", instance_groups=["group"], input_mode="Pipe",
+        attribute_names=["image", "label"], shuffle_config=ShuffleConfig(7),
+    )  # fmt: skip
     (channel,) = parse_inputs({"train": given})
+    source = {
+        "S3DataType": "AugmentedManifestFile", "S3Uri": "s3://bucket/list", "S3DataDistributionType": "ShardedByS3Key",
+        "AttributeNames": ["image", "label"], "InstanceGroupNames": ["group"],
+    }  # fmt: skip
     assert channel.to_request() == {
         "ChannelName": "train",
-        "DataSource": {
-            "S3DataSource": {
-                "S3DataType": "AugmentedManifestFile",
-                "S3Uri": "s3://bucket/list",
-                "S3DataDistributionType": "ShardedByS3Key",
-                "AttributeNames": ["image", "label"],
-                "InstanceGroupNames": ["group"],
-            }
-        },
+        "DataSource": {"S3DataSource": source},
         "CompressionType": "Gzip",
         "ContentType": "text/csv",
         "RecordWrapperType": "RecordIO",
@@ -80,14 +66,9 @@ def test_all_options_of_an_input_are_carried() -> None:
 
 def test_file_systems_are_carried() -> None:
     (channel,) = parse_inputs(FileSystemInput("fs-12345678", "EFS", "/data", content_type="text/csv"))
-    assert channel.to_request()["DataSource"] == {
-        "FileSystemDataSource": {
-            "FileSystemId": "fs-12345678",
-            "FileSystemType": "EFS",
-            "DirectoryPath": "/data",
-            "FileSystemAccessMode": "ro",
-        }
-    }
+    system = {"FileSystemId": "fs-12345678", "FileSystemType": "EFS"}
+    source = {**system, "DirectoryPath": "/data", "FileSystemAccessMode": "ro"}
+    assert channel.to_request()["DataSource"] == {"FileSystemDataSource": source}
 
 
 def test_the_sdks_own_inputs_are_taken() -> None:

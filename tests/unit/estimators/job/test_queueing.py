@@ -20,9 +20,8 @@ MACHINE = ComputeResources(cores=4, gpus=1, memory_gb=8)
 def entry(
     job: str, cores: float = 1, *, running: bool = False, priority: int = 0, since: float = 0, **needs: float
 ) -> QueuedJob:
-    return QueuedJob(
-        job=job, priority=priority, since=since, needs=ComputeResources(cores=cores, **needs), running=running
-    )
+    wanted = ComputeResources(cores=cores, **needs)
+    return QueuedJob(job=job, priority=priority, since=since, needs=wanted, running=running)
 
 
 def test_the_next_one_starts_when_there_is_room() -> None:
@@ -75,11 +74,10 @@ def test_one_that_runs_already_or_is_unknown_does_not_start() -> None:
     assert not starts([], "a", MACHINE)
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from([0, 0.5, 1, 2, 3, 9]), st.integers(-2, 2), st.integers(0, 5)), min_size=1, max_size=8
-    )
-)
+JOBS = st.tuples(st.sampled_from([0, 0.5, 1, 2, 3, 9]), st.integers(-2, 2), st.integers(0, 5))
+
+
+@given(st.lists(JOBS, min_size=1, max_size=8))
 def test_everyone_gets_a_turn_and_the_machine_is_never_exceeded_by_two(jobs: list[tuple[float, int, int]]) -> None:
     waiting = [entry(f"j{n}", cores, priority=p, since=s) for n, (cores, p, s) in enumerate(jobs)]
     expected = [one.job for one in order(waiting)]

@@ -10,14 +10,6 @@ from estimators.job.log_redaction import text_mask
 from estimators.job.secrets import MASK, mask_argv, mask_mapping, mask_request, mask_text, mask_value
 
 
-def test_secret_names_hide_their_values() -> None:
-    assert mask_mapping({"API_TOKEN": "abc", "EPOCHS": "3", "db-password": "x"}) == {
-        "API_TOKEN": MASK,
-        "EPOCHS": "3",
-        "db-password": MASK,
-    }
-
-
 def test_empty_secrets_are_shown_empty() -> None:
     assert mask_value("API_TOKEN", "") == ""
 
@@ -27,21 +19,8 @@ def test_empty_secrets_are_shown_empty() -> None:
     [
         *("max_tokens", "tokenizer", "monkey", "keyboard", "pad_token", "eos_token_id", "decoder_start_token", "key"),
         *("PAD_TOKEN", "padToken", "mask-token", "sort_key", "image_key", "primary_key", "num_special_tokens_to_add"),
-        *(
-            "placeholder_token",
-            "oov_token",
-            "sos_token",
-            "word_delimiter_token",
-            "token_embedding_dim",
-            "token_ids",
-            "token_type_ids",
-            "per_token_loss",
-            "secretary",
-            "authors",
-            "passes",
-            "tokens_per_second",
-            "KeyError",
-        ),
+        *("placeholder_token", "oov_token", "sos_token", "word_delimiter_token", "token_embedding_dim", "token_ids"),
+        *("token_type_ids", "per_token_loss", "secretary", "authors", "passes", "tokens_per_second", "KeyError"),
     ],
 )
 def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
@@ -52,19 +31,8 @@ def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
     "name",
     [
         *("wandb_key", "WANDB_API_KEY", "COMET_KEY", "comet-key", "openaiKey", "AccountKey", "AZURE_STORAGE_KEY"),
-        *(
-            "HF_TOKEN",
-            "hub_token",
-            "token",
-            "use_auth_token",
-            "sessionToken",
-            "refresh_token",
-            "db-password",
-            "SMTP_PASS",
-            "INIT_TOKEN",
-            "INSTANCE_TOKEN",
-            "NEXT_TOKEN",
-        ),
+        *("HF_TOKEN", "hub_token", "token", "use_auth_token", "sessionToken", "refresh_token", "API_TOKEN"),
+        *("db-password", "SMTP_PASS", "INIT_TOKEN", "INSTANCE_TOKEN", "NEXT_TOKEN"),
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -138,13 +106,8 @@ def test_addresses_and_headers(text: str, expected: str) -> None:
 
 
 def test_masking_takes_a_time_that_grows_with_the_text_only() -> None:
-    for text in (
-        "eyJ" + "a" * 300_000,
-        "sk-" * 100_000,
-        "https://a?" + "a=" * 100_000,
-        "hf_ " * 100_000,
-        "-eyJ" * 75_000,
-    ):
+    times = 100_000
+    for text in ("eyJ" + "aaa" * times, "sk-" * times, "https://a?" + "a=" * times, "hf_ " * times, "-eyJ" * times):
         assert text_mask({})(text)
 
 
@@ -165,16 +128,9 @@ def test_options_in_a_text_are_looked_into() -> None:
 
 
 def test_requests_keep_sagemakers_own_names() -> None:
-    request = {
-        "TrainingJobName": "job",
-        "RoleArn": "arn",
-        "HyperParameters": {"secret": '"x"', "epochs": "3"},
-        "Environment": {"AWS_SECRET_ACCESS_KEY": "x"},
-    }
-    assert mask_request(request) == {
-        "TrainingJobName": "job",
-        "RoleArn": "arn",
-        "HyperParameters": {"secret": MASK, "epochs": "3"},
-        "Environment": {"AWS_SECRET_ACCESS_KEY": MASK},
-    }
+    plain = {"TrainingJobName": "job", "RoleArn": "arn"}
+    secret = {"HyperParameters": {"secret": '"x"', "epochs": "3"}, "Environment": {"AWS_SECRET_ACCESS_KEY": "x"}}
+    request = {**plain, **secret}
+    hidden = {"HyperParameters": {"secret": MASK, "epochs": "3"}, "Environment": {"AWS_SECRET_ACCESS_KEY": MASK}}
+    assert mask_request(request) == {**plain, **hidden}
     assert request["HyperParameters"]["secret"] == '"x"'

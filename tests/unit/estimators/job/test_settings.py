@@ -14,33 +14,30 @@ from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
 from estimators.job.settings import Settings
 
+SCRIPT, ML = {"entry_point": "t.py"}, {"instance_type": "ml.p3.2xlarge"}
+
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (
-            {"entry_point": "t.py", "arguments": "--fp16"},
-            "arguments must be a list, or None, got '--fp16'. Write ['--fp16'].",
-        ),
-        ({"entry_point": "t.py", "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
-        ({"entry_point": "t.py", "arguments": ["a\0"]}, "NUL"),
-        ({"entry_point": "t.py", "arguments": [10**5000]}, "arguments must be a list of strings, got"),
-        ({"entry_point": "t.py", "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
+        ({**SCRIPT, "arguments": "--fp16"}, "arguments must be a list, or None, got '--fp16'. Write ['--fp16']."),
+        ({**SCRIPT, "arguments": ["--layers", 64]}, "got 64 in it. Write '64'."),
+        ({**SCRIPT, "arguments": ["a\0"]}, "NUL"),
+        ({**SCRIPT, "arguments": [10**5000]}, "arguments must be a list of strings, got"),
+        ({**SCRIPT, "arguments": ["x" * 3000]}, "3004 characters as JSON; SageMaker takes at most 2500"),
         ({"entry_point": print, "arguments": ["x"]}, "entry_point is a function"),
         ({"image_uri": "x", "arguments": ["x"]}, "or use container_arguments"),
         (
-            {"entry_point": "t.py", "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
+            {**SCRIPT, "hyperparameters": {"lr": 0.5}, "arguments": ["--lr", "0.1"]},
             "--lr in arguments has no value, or a value that differs from hyperparameter 'lr'. Set the option either",
         ),
         ({"instance_count": 0}, "instance_count must be a whole number from 1 to 1,024, got 0."),
-        ({"instance_count": -1}, "got -1"),
         ({"instance_count": 2.0}, "got 2.0. Write 2."),
         ({"instance_count": 1.5}, "got 1.5."),
         ({"instance_count": "2"}, "got '2'"),
         ({"instance_count": True}, "got True"),
         ({"instance_count": None}, "got None"),
         ({"max_run": 0}, "max_run must be a whole number from 1 to 315,360,000, got 0."),
-        ({"max_run": -5}, "got -5"),
         ({"max_run": math.inf}, "got inf"),
         ({"volume_size": 0}, "volume_size must be"),
         ({"hang_timeout": 0}, "hang_timeout must be a number of seconds above 0"),
@@ -76,13 +73,10 @@ from estimators.job.settings import Settings
         ({"hyperparameters": [("a", 1)]}, "hyperparameters must be a dict"),
         ({"environment": {"A=B": "x"}}, "'A=B' is not a valid variable name"),
         ({"environment": {"1A": "x"}}, "'1A' is not a valid variable name"),
-        ({"environment": {"A\0": "x"}}, "is not a valid variable name"),
         ({"environment": {"A": "x\0"}}, "NUL"),
         ({"environment": {"A": 3}}, "environment['A'] must be a string, got 3. Write '3'."),
         ({"environment": "A=B"}, "environment must be a dict"),
         ({"metric_definitions": [{"Name": "loss", "Regex": "loss: ("}]}, "the regex is not valid"),
-        ({"metric_definitions": [{"Name": "loss", "Regex": "loss"}]}, "has no group"),
-        ({"metric_definitions": {"Name": "loss"}}, "must be a list"),
         ({"metric_definitions": "loss"}, "must be a list"),
         ({"dependencies": "lib"}, "dependencies must be a list, got 'lib'. Write ['lib']."),
         ({"dependencies": [3]}, "dependencies must be a list of strings, got 3"),
@@ -100,9 +94,10 @@ from estimators.job.settings import Settings
         ({"entry_point": 3}, "entry_point must be a string"),
         ({"output_path": "file://x"}, "a file:// URI needs an absolute path"),
         ({"run_options": {}}, "run_options must be a RunOptions"),
-        ({"instance_type": "ml.p3.2xlarge", "max_wait": 90000}, "also set use_spot_instances=True"),
         ({"max_wait": 90000}, "also set use_spot_instances=True"),
+        ({**ML, "max_wait": 90000}, "also set use_spot_instances=True"),
         ({"max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
+        ({**ML, "max_wait": 60, "use_spot_instances": True}, "max_wait=60 is less than max_run=86400"),
         ({"max_retry_attempts": 31}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 31."),
         ({"max_retry_attempts": 0}, "max_retry_attempts must be a whole number from 1 to 30, or None, got 0"),
         (
@@ -114,14 +109,7 @@ from estimators.job.settings import Settings
             "FailurePolicy(min_hosts=3) is more than instance_count=2",
         ),
         ({"run_options": RunOptions(spot_market=SpotMarket(rate=1))}, "also set use_spot_instances=True, or interrupt"),
-        (
-            {"instance_type": "ml.p3.2xlarge", "max_wait": 60, "use_spot_instances": True},
-            "max_wait=60 is less than max_run=86400",
-        ),
-        (
-            {"instance_type": "ml.p3.2xlarge", "distribution": MPI(processes_per_host=2)},
-            "processes_per_host=2 is more than the 1 slots of ml.p3.2xlarge",
-        ),
+        ({**ML, "distribution": MPI(processes_per_host=2)}, "=2 is more than the 1 slots of ml.p3.2xlarge (1 GPUs)"),
         (
             {"instance_type": "ml.m5.xlarge", "distribution": CollectiveAllReduce(processes_per_host=5)},
             "more than the 4 slots of ml.m5.xlarge (4 vCPUs)",
@@ -140,14 +128,9 @@ def test_a_class_for_a_strategy_is_refused() -> None:
 
 
 def test_defaults_are_the_sdks() -> None:
-    settings = Settings()
-    assert settings.max_run == 24 * 60 * 60
-    assert settings.volume_size == 30
-    assert settings.input_mode == "File"
-    assert settings.container_log_level == 20
-    assert settings.model_channel_name == "model"
-    assert settings.instance_type == "local_process"
-    assert settings.instance_count == 1
+    sdks = {"max_run": 86400, "volume_size": 30, "input_mode": "File", "container_log_level": 20, "instance_count": 1}
+    ours = {"model_channel_name": "model", "instance_type": "local_process"}
+    assert {name: getattr(Settings(), name) for name in (*sdks, *ours)} == {**sdks, **ours}
 
 
 @pytest.mark.parametrize(
@@ -166,18 +149,11 @@ def test_distributions_are_read(given: Any, strategy: Any) -> None:
 
 
 def test_paths_lists_and_dicts_are_made_plain() -> None:
-    settings = Settings(
-        entry_point=Path("train.py"),
-        dependencies=[Path("a"), "b"],
-        hyperparameters=None,
-        tags={"a": "b"},
-        environment=None,
-    )
-    assert settings.entry_point == "train.py"
-    assert settings.dependencies == ("a", "b")
-    assert settings.hyperparameters == {}
-    assert settings.environment == {}
+    settings = Settings(entry_point=Path("train.py"), dependencies=[Path("a"), "b"], tags={"a": "b"})
+    assert settings.entry_point == "train.py" and settings.dependencies == ("a", "b")
     assert settings.tags[0].to_request() == {"Key": "a", "Value": "b"}
+    nothing = Settings(hyperparameters=None, environment=None)
+    assert nothing.hyperparameters == nothing.environment == {}
 
 
 def test_the_region_is_the_sessions(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -180,21 +180,14 @@ def test_what_a_job_is_can_be_asked() -> None:
         name="job",
         resources=Resources(instance_type="local_process", instance_count=11),
         hyperparameters={
-            "epochs": "3",
-            "raw": "not json",
-            "sagemaker_program": '"train.py"',
-            "sagemaker_submit_directory": '"file:///src"',
-            "sagemaker_mpi_enabled": "true",
-            "sagemaker_mpi_num_of_processes_per_host": "2",
+            "epochs": "3", "raw": "not json", "sagemaker_program": '"train.py"', "sagemaker_mpi_enabled": "true",
+            "sagemaker_submit_directory": '"file:///src"', "sagemaker_mpi_num_of_processes_per_host": "2",
         },
-    )
-    assert spec.hosts[0] == "algo-1"
-    assert spec.hosts[-1] == "algo-11"
+    )  # fmt: skip
+    assert (spec.hosts[0], spec.hosts[-1], spec.size) == ("algo-1", "algo-11", 22)
     assert spec.strategy == MPI(processes_per_host=2)
-    assert spec.size == 22
     assert spec.user_hyperparameters == {"epochs": 3, "raw": "not json"}
-    assert spec.program == "train.py"
-    assert spec.submit_directory == "file:///src"
+    assert (spec.program, spec.submit_directory) == ("train.py", "file:///src")
 
 
 def test_a_spec_shows_what_was_set() -> None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import socket
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,46 +17,34 @@ from estimators.service.settings import EndpointFiles, Keys
 
 
 @pytest.mark.parametrize(
-    ("words", "status", "said"),
+    ("words", "said"),
     [
-        (["--port", "70000"], 2, "not a port"),
-        (["--max-jobs", "0"], 2, "at least 1"),
-        (["--backend", "dokcer"], 2, "Did you mean 'docker'"),
-        (["--image-map", "mine"], 2, "PATTERN=IMAGE"),
-        (["--without", "VpcConfg"], 2, "Did you mean 'VpcConfig'"),
-        (["--region", "mars"], 2, "not a region"),
-        (["extra"], 2, "unrecognized arguments"),
+        (["--port", "70000"], "not a port"),
+        (["--max-jobs", "0"], "at least 1"),
+        (["--backend", "dokcer"], "Did you mean 'docker'"),
+        (["--image-map", "mine"], "PATTERN=IMAGE"),
+        (["--without", "VpcConfg"], "Did you mean 'VpcConfig'"),
+        (["--region", "mars"], "not a region"),
+        (["extra"], "unrecognized arguments"),
     ],
 )
-def test_arguments_that_cannot_be(
-    words: list[str],
-    status: int,
-    said: str,
-    capsys: pytest.CaptureFixture[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    assert main(["serve", *words]) == status
+def test_arguments_that_cannot_be(words: list[str], said: str, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["serve", *words]) == 2
     assert said in capsys.readouterr().err
-    assert not (tmp_path / "home").exists()
+    assert not home.exists()
 
 
-def test_a_port_that_is_taken_is_said(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+def test_a_port_that_is_taken_is_said(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert main(["serve", "--no-profile", "--port", str(taken.getsockname()[1])]) == 5
     assert "is not available" in capsys.readouterr().err
-    assert not (tmp_path / "home" / "service" / "s3.json").exists()
+    assert not (home / "service" / "s3.json").exists()
 
 
 def test_files_that_cannot_be_had_are_said(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    home: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
-    keys = tmp_path / "service" / "keys.json"
+    keys = home / "service" / "keys.json"
     keys.mkdir(parents=True)
     assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
     assert f"{keys}: Is a directory" in capsys.readouterr().err
@@ -74,22 +63,17 @@ def test_files_that_cannot_be_had_are_said(
     [([], False, True), ([], True, False), (["--no-sdk-config"], False, False), (["--no-profile"], False, False)],
 )
 def test_the_sdks_configuration_is_put_where_it_looks_unless_the_user_has_one_or_says_no(
-    words: list[str],
-    own: bool,
-    put: bool,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    words: list[str], own: bool, put: bool, home: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
-    path = tmp_path / "sagemaker" / "config.yaml"
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(home))
+    path = home / "sagemaker" / "config.yaml"
     if own:
-        path.parent.mkdir()
+        path.parent.mkdir(parents=True)
         path.write_text("SchemaVersion: '1.0'\n")
     address = Address(endpoint="http://x", s3_endpoint="http://y", region="us-east-1", keys=Keys("a", "b"))
     args = _parse(["serve", *words])
     with contextlib.ExitStack() as ended:
-        assert serve._installed(args, EndpointFiles(tmp_path / "home"), address, ended) is put
+        assert serve._installed(args, EndpointFiles(home), address, ended) is put
         assert path.exists() is (own or put)
     assert path.exists() is own
     assert ("is not changed" in capsys.readouterr().err) is own

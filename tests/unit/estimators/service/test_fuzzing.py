@@ -18,13 +18,12 @@ from unittest import mock
 import fuzzing
 import pytest
 import signing
+import unserved
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 from serving import status_of
 
 from container.contract.wire import Event, Piece
-from estimators.records import status as statuses
-from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 from estimators.service import web
@@ -83,22 +82,9 @@ class Target:
         """A job named ``known``, as a fuzzer may delete it."""
         if (self.home / "jobs" / "known").exists():
             return
-        record = JobRecord.create("known", self.home)
-        request = {
-            "TrainingJobName": "known",
-            "AlgorithmSpecification": {"TrainingInputMode": "File"},
-            "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": 1},
-        }
-        record.write_request(request)
-        status = statuses.new_status(request, 1.0)
-        for step in (SecondaryStatus.TRAINING, SecondaryStatus.COMPLETED):
-            status = statuses.transition(status, step, 2.0)
-        writer = LogWriter(record)
-        for number in range(50):
-            writer.write(Piece("algo-1", "rank 0", b"line %d\n" % number), 1_000_000_000 + number)
-        writer.close()
+        lines = [Piece("algo-1", "rank 0", b"line %d\n" % number) for number in range(50)]
+        record = unserved.write_job(self.home, "known", lines, SecondaryStatus.TRAINING, SecondaryStatus.COMPLETED)
         record.append_event(Event(kind="metric", host="algo-1", data={"name": "loss", "value": 0.5}))
-        record.write_status(status)
         record.release()
 
 

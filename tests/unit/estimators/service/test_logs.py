@@ -6,30 +6,16 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import unserved
 
 from container.contract.wire import Piece
-from estimators.records import status as statuses
-from estimators.records.logs import LogWriter
-from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
 from estimators.service.logs import GROUP, Logs
 from estimators.service.records import Jobs
 
 
 def logs_of(home: Path, pieces: Sequence[Piece], *, hosts: int = 1) -> Logs:
-    record = JobRecord.create("job", home)
-    request = {
-        "TrainingJobName": "job",
-        "AlgorithmSpecification": {"TrainingInputMode": "File"},
-        "ResourceConfig": {"InstanceType": "local_process", "InstanceCount": hosts},
-    }
-    record.write_request(request)
-    record.release()
-    record.write_status(statuses.transition(statuses.new_status(request, 1.0), SecondaryStatus.TRAINING, 2.0))
-    writer = LogWriter(record)
-    for piece in pieces:
-        writer.write(piece, 5_000_000_000)
-    writer.close()
+    unserved.write_job(home, "job", pieces, SecondaryStatus.TRAINING, hosts=hosts).release()
     return Logs(Jobs(home, "us-east-1"))
 
 

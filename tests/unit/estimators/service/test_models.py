@@ -10,6 +10,7 @@ from estimators.service.errors import ServiceError
 from estimators.service.models import Model, unknown_operation
 
 OPERATIONS = ("CreateTrainingJob", "DescribeTrainingJob", "ListTrainingJobs", "AddTags")
+A_TIME = "a time in seconds since the epoch"
 
 
 @pytest.fixture(scope="module")
@@ -59,16 +60,8 @@ def test_what_is_wrong_is_said_as_sagemaker_says_it(
         ("ListTrainingJobs", {"MaxResults": "3"}, "the value at 'maxResults' must be a whole number."),
         ("ListTrainingJobs", {"MaxResults": True}, "the value at 'maxResults' must be a whole number."),
         ("ListTrainingJobs", {"MaxResults": 1 << 40}, "the value at 'maxResults' is too large for integer."),
-        (
-            "ListTrainingJobs",
-            {"CreationTimeAfter": "today"},
-            "the value at 'creationTimeAfter' must be a time in seconds since the epoch.",
-        ),
-        (
-            "ListTrainingJobs",
-            {"CreationTimeAfter": -1},
-            "the value at 'creationTimeAfter' must be a time in seconds since the epoch.",
-        ),
+        ("ListTrainingJobs", {"CreationTimeAfter": "today"}, f"the value at 'creationTimeAfter' must be {A_TIME}."),
+        ("ListTrainingJobs", {"CreationTimeAfter": -1}, f"the value at 'creationTimeAfter' must be {A_TIME}."),
         ("AddTags", {"ResourceArn": "arn", "Tags": {}}, "the value at 'tags' must be a list."),
         ("AddTags", {"ResourceArn": "arn", "Tags": ["a"]}, "the value at 'tags.1.member' must be a structure."),
         ("CreateTrainingJob", {"HyperParameters": []}, "the value at 'hyperParameters' must be a map."),
@@ -105,5 +98,5 @@ def test_answers_hold_what_the_model_has_and_nothing_else(model: Model) -> None:
 
 def test_operations_that_are_not_here_are_named(model: Model) -> None:
     assert "does not have" in unknown_operation(model, "CreateModel").message
-    assert unknown_operation(model, "Nonsense").code == "UnknownOperationException"
-    assert unknown_operation(None, "Nonsense").code == "UnknownOperationException"
+    for known in (model, None):
+        assert unknown_operation(known, "Nonsense").code == "UnknownOperationException"

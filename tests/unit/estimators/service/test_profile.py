@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import configparser
+import os
 import shlex
 import stat
 from pathlib import Path
 
+import boto3
 import pytest
+import yaml
 
 from container.system import locks
 from estimators.job.errors import ConfigurationError
@@ -34,11 +37,8 @@ def private(path: Path) -> bool:
 
 
 def test_boto3_finds_everything_by_the_profile(files: Path) -> None:
-    import boto3
-
     profile.write_profile("fleetfit", ADDRESS)
-    assert private(files / "config")
-    assert private(files / "credentials")
+    assert private(files / "config") and private(files / "credentials")
     session = boto3.session.Session(profile_name="fleetfit")
     assert session.get_credentials().secret_key == "s3cret"
     assert session.client("sagemaker").meta.endpoint_url == "http://127.0.0.1:1"
@@ -80,8 +80,6 @@ def test_a_link_stays_one(files: Path) -> None:
 
 
 def test_the_sdks_configuration(files: Path) -> None:
-    import yaml
-
     config = yaml.safe_load(profile.sdk_config(ADDRESS))
     assert config["SageMaker"]["TrainingJob"] == {"RoleArn": "arn:aws:iam::000000000000:role/fleetfit"}
     settings = config["SageMaker"]["PythonSDK"]["Modules"]
@@ -89,11 +87,8 @@ def test_the_sdks_configuration(files: Path) -> None:
 
 
 def test_the_sdks_configuration_is_where_it_looks_while_the_endpoint_runs(files: Path) -> None:
-    path, place, other = (
-        files / "sagemaker" / "config.yaml",
-        EndpointFiles(files / "home"),
-        EndpointFiles(files / "other"),
-    )
+    path = files / "sagemaker" / "config.yaml"
+    place, other = EndpointFiles(files / "home"), EndpointFiles(files / "other")
     for _ in range(2):  # a killed endpoint left it
         assert profile.install_sdk_config(place, ADDRESS, path)
     assert private(path)
@@ -111,12 +106,18 @@ def test_the_sdks_configuration_is_where_it_looks_while_the_endpoint_runs(files:
         profile.install_sdk_config(place, ADDRESS, path / "below" / "config.yaml")
 
 
-def test_the_env_file_is_for_the_user_only(files: Path) -> None:
-    profile.write_env_file(files / "env", EndpointFiles(files), ADDRESS)
-    assert private(files / "env")
-    lines = dict(word.split("=", 1) for word in shlex.split((files / "env").read_text()))
+def test_the_env_file_is_for_the_user_only_and_goes_with_the_endpoint_unless_it_is_anothers(files: Path) -> None:
+    path = files / "env"
+    profile.write_env_file(path, EndpointFiles(files), ADDRESS)
+    assert private(path)
+    lines = dict(word.split("=", 1) for word in shlex.split(path.read_text()))
     assert lines["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:2"
     assert lines["SAGEMAKER_USER_CONFIG_OVERRIDE"] == str(files / "service" / "sagemaker.yaml")
+    profile.remove_env_file(path, EndpointFiles(files / "another"), ADDRESS)
+    assert path.exists()
+    for _ in range(2):
+        profile.remove_env_file(path, EndpointFiles(files), ADDRESS)
+        assert not path.exists()
 
 
 def test_jobs_see_the_endpoint_and_no_profile_of_the_users() -> None:
@@ -124,8 +125,7 @@ def test_jobs_see_the_endpoint_and_no_profile_of_the_users() -> None:
     environment = profile.job_environment(base, ADDRESS)
     assert environment["AWS_ENDPOINT_URL_S3"] == "http://127.0.0.1:2"
     assert environment["PATH"] == "/bin"
-    assert "AWS_PROFILE" not in environment
-    assert "AWS_SESSION_TOKEN" not in environment
+    assert not {"AWS_PROFILE", "AWS_SESSION_TOKEN"} & set(environment)
 
 
 def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
@@ -141,8 +141,6 @@ def test_keys_are_made_once_and_are_private(tmp_path: Path) -> None:
 
 
 def test_locks_and_regions(tmp_path: Path) -> None:
-    import os
-
     held = locks.take(tmp_path / "lock")
     assert held is not None
     assert locks.is_held(tmp_path / "lock")
@@ -152,13 +150,3 @@ def test_locks_and_regions(tmp_path: Path) -> None:
     assert region_of("eu-central-1") == "eu-central-1"
     with pytest.raises(ConfigurationError, match="not a region"):
         region_of("here")
-
-
-def test_the_env_file_goes_with_the_endpoint_unless_it_is_anothers(files: Path) -> None:
-    path = files / "env"
-    profile.write_env_file(path, EndpointFiles(files), ADDRESS)
-    profile.remove_env_file(path, EndpointFiles(files / "another"), ADDRESS)
-    assert path.exists()
-    profile.remove_env_file(path, EndpointFiles(files), ADDRESS)
-    assert not path.exists()
-    profile.remove_env_file(path, EndpointFiles(files), ADDRESS)

@@ -43,14 +43,10 @@ def test_what_a_query_client_sends_is_read_back() -> None:
     description = Loader().load_service_model("cloudwatch", "service-2")
     operation = ServiceModel(description).operation_model("GetMetricStatistics")
     sent = {
-        "Namespace": "n",
-        "MetricName": "loss",
+        "Namespace": "n", "MetricName": "loss", "Period": 60, "Statistics": ["Average", "Sum"],
         "Dimensions": [{"Name": "a", "Value": "b & c"}, {"Name": "d", "Value": "=&"}],
-        "StartTime": 1000.0,
-        "EndTime": "2026-01-01T00:00:00Z",
-        "Period": 60,
-        "Statistics": ["Average", "Sum"],
-    }
+        "StartTime": 1000.0, "EndTime": "2026-01-01T00:00:00Z",
+    }  # fmt: skip
     body = create_serializer("query").serialize_to_request(sent, operation)["body"]
     form = "&".join(f"{name}={urllib.parse.quote(str(value))}" for name, value in body.items())
     call = protocol.read_call(FORM, form.encode(), "monitoring")

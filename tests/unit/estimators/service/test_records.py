@@ -57,10 +57,9 @@ def test_what_was_written_in_the_same_tick_is_read(training: Training, monkeypat
 
 def test_a_key_that_comes_twice_is_refused(training: Training) -> None:
     twice = [{"Key": "a", "Value": "1"}, {"Key": "b", "Value": "2"}, {"Key": "a", "Value": "3"}]
-    with pytest.raises(ServiceError, match="Duplicate tag keys are not allowed: 'a'"):
-        training.add_tags({"ResourceArn": ARN, "Tags": twice})
-    with pytest.raises(ServiceError, match="Duplicate tag keys are not allowed: 'a'"):
-        training.create({"TrainingJobName": "other", "Tags": twice})
+    for call, named in ((training.add_tags, {"ResourceArn": ARN}), (training.create, {"TrainingJobName": "other"})):
+        with pytest.raises(ServiceError, match="Duplicate tag keys are not allowed: 'a'"):
+            call({**named, "Tags": twice})
     assert tags(training) == {}
 
 

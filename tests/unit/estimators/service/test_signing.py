@@ -16,13 +16,7 @@ Headers = list[tuple[str, str]]
 
 
 def check(
-    headers: Headers,
-    body: bytes,
-    *,
-    method: str = "POST",
-    target: str = "/",
-    late: float = 0.0,
-    region: str = "us-east-1",
+    headers: Headers, body: bytes, method: str = "POST", target: str = "/", late: float = 0.0, region: str = "us-east-1"
 ) -> Scope:
     now = signing.NOW + datetime.timedelta(seconds=late)
     return verify(method, target, headers, body, signing.KEYS, now, region)

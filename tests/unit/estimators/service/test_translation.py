@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import unserved
 
 from container.contract.strategies import TorchDistributed
 from estimators.job.errors import ConfigurationError
@@ -15,12 +16,8 @@ from estimators.service.models import Model
 from estimators.service.translation import Local, translate
 
 REQUEST: dict[str, Any] = {
-    "TrainingJobName": "a",
-    "RoleArn": "arn:aws:iam::000000000000:role/me",
-    "AlgorithmSpecification": {"TrainingImage": "1.dkr/tensorflow-training:2.16", "TrainingInputMode": "File"},
-    "OutputDataConfig": {"S3OutputPath": "s3://bucket/out"},
+    **unserved.REQUEST,
     "ResourceConfig": {"InstanceType": "ml.m5.xlarge", "InstanceCount": 2, "VolumeSizeInGB": 1},
-    "StoppingCondition": {"MaxRuntimeInSeconds": 60},
     "HyperParameters": {"sagemaker_program": '"train.py"', "name": '"a b"', "plain": "x: y"},
 }
 

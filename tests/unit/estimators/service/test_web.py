@@ -8,6 +8,7 @@ import socket
 import sys
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import anyio
 import anyio.lowlevel
@@ -36,11 +37,22 @@ async def done(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.body"})
 
 
+def slowly(begun: threading.Semaphore, go_on: threading.Event) -> ASGIApp:
+    """Answer when the test lets it go on."""
+
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        begun.release()
+        await run_in_threadpool(go_on.wait, SECONDS)
+        await done(scope, receive, send)
+
+    return application
+
+
 @contextlib.contextmanager
-def serving(application: ASGIApp) -> Iterator[tuple[str, int]]:
+def serving(application: ASGIApp, grace: float = 30, **more: Any) -> Iterator[tuple[str, int]]:
     """A server; gives its address."""
     listener = web.listen(0)
-    with web.Server(application, listener, 30):
+    with web.Server(application, listener, grace, **more):
         yield web.HOST, listener.getsockname()[1]
 
 
@@ -87,18 +99,9 @@ def test_requests_are_refused_while_there_are_too_many_connections() -> None:
 
 def test_what_was_asked_before_the_end_is_answered() -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
-
-    def respond(*request: object) -> None:
-        begun.release()
-        go_on.wait(SECONDS)
-
-    async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
-        await run_in_threadpool(respond)
-        await done(scope, receive, send)
-
     listener = web.listen(0)
     address = listener.getsockname()
-    server = web.Server(slowly, listener, 30)
+    server = web.Server(slowly(begun, go_on), listener, 30)
     server.start()
     end = threading.Thread(target=server.close)
     with connect(address) as asking:
@@ -122,8 +125,7 @@ def test_what_was_asked_before_the_end_is_answered() -> None:
     ids=["silent", "headers", "next headers", "rest of a body"],
 )
 def test_a_connection_whose_headers_do_not_come_is_closed(answered: bytes, then: bytes) -> None:
-    listener = web.listen(0)
-    with web.Server(done, listener, 30, header_s=0.3), connect(listener.getsockname()) as client:
+    with serving(done, header_s=0.3) as address, connect(address) as client:
         client.sendall(answered)
         if answered:
             assert status_of(client) == 200
@@ -133,15 +135,7 @@ def test_a_connection_whose_headers_do_not_come_is_closed(answered: bytes, then:
 
 def test_the_time_for_headers_does_not_limit_answers() -> None:
     begun, go_on = threading.Semaphore(0), threading.Event()
-
-    async def slowly(scope: Scope, receive: Receive, send: Send) -> None:
-        begun.release()
-        await run_in_threadpool(go_on.wait, SECONDS)
-        await done(scope, receive, send)
-
-    listener = web.listen(0)
-    address = listener.getsockname()
-    with web.Server(slowly, listener, 30, header_s=0.3), connect(address) as asking:
+    with serving(slowly(begun, go_on), header_s=0.3) as address, connect(address) as asking:
         asking.sendall(REQUEST)
         assert begun.acquire(timeout=SECONDS)
         with connect(address) as later:
@@ -199,30 +193,19 @@ def test_the_end_waits_for_no_request_that_has_not_come_whole() -> None:
     assert not end.is_alive()
 
 
-async def stop_early(scope: Scope, receive: Receive, send: Send) -> None:
-    """Send less than promised, as for a file that has become shorter."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"a"})
-
-
-async def stall(scope: Scope, receive: Receive, send: Send) -> None:
-    """Begin an answer that has no end."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"a", "more_body": True})
-    await anyio.sleep_forever()
-
-
-async def fail(scope: Scope, receive: Receive, send: Send) -> None:
-    """Fail as a program with a fault does."""
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
-    await send({"type": "http.response.body", "body": b"a", "more_body": True})
-    raise ValueError("a fault")
-
-
-@pytest.mark.parametrize(("application", "logged"), [(stop_early, []), (stall, []), (fail, [ValueError])])
+@pytest.mark.parametrize(("end", "logged"), [("too early", []), ("never", []), ("fault", [ValueError])])
 def test_the_log_has_tracebacks_of_faults_only(
-    application: ASGIApp, logged: list[type[Exception]], caplog: pytest.LogCaptureFixture
+    end: str, logged: list[type[Exception]], caplog: pytest.LogCaptureFixture
 ) -> None:
+    async def application(scope: Scope, receive: Receive, send: Send) -> None:
+        """Send less than promised, as for a file that has become shorter; or stall; or fail."""
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"a", "more_body": end != "too early"})
+        if end == "never":
+            await anyio.sleep_forever()
+        if end == "fault":
+            raise ValueError("a fault")
+
     listener = web.listen(0)
     with connect(listener.getsockname()) as client:
         with web.Server(application, listener, 0):
@@ -237,11 +220,7 @@ def test_the_log_has_tracebacks_of_faults_only(
 
 @pytest.mark.parametrize(
     ("head", "status"),
-    [
-        (b"Content-Length: 2", 408),
-        (b"Content-Length: %d" % (BODY_LIMIT + 1), 413),
-        (b"Content-Length : 2", 400),
-    ],
+    [(b"Content-Length: 2", 408), (b"Content-Length: %d" % (BODY_LIMIT + 1), 413), (b"Content-Length : 2", 400)],
 )
 def test_the_endpoint_refuses_what_is_too_slow_too_large_or_unreadable(head: bytes, status: int) -> None:
     endpoint = Endpoint(signing.KEYS, {}, lambda: signing.NOW, body_s=0.2 if status == 408 else SECONDS)

@@ -30,12 +30,8 @@ from estimators.job.request import Algorithm, CheckpointConfig, JobOptions, Reso
 
 
 def spec(**values: Any) -> TrainingJobSpec:
-    given: dict[str, Any] = {
-        "name": "job",
-        "resources": Resources(instance_type="local", instance_count=2),
-        "environment": {"A": "b c"},
-    }
-    return TrainingJobSpec(**{**given, **values})
+    given: dict[str, Any] = {"name": "job", "resources": Resources(instance_type="local", instance_count=2)}
+    return TrainingJobSpec(**{**given, "environment": {"A": "b c"}, **values})
 
 
 def plans(one: TrainingJobSpec, **values: Any) -> tuple[containers.ContainerPlan, ...]:
@@ -104,44 +100,36 @@ def test_checkpoints_and_models_where_the_job_says() -> None:
 
 def test_channels_that_are_planned(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").touch()
-    one = spec(
-        inputs=parse_inputs(
-            {
-                "train": TrainingInput(str(tmp_path), input_mode="FastFile"),
-                "labels": TrainingInput(str(tmp_path / "labels.csv"), input_mode="FastFile"),
-                "copied": str(tmp_path),
-                "stream": TrainingInput(str(tmp_path), input_mode="Pipe"),
-                "far": "s3://bucket/prefix",
-            }
-        )
-    )
-    assert [mount.text for mount in containers.planned_inputs(one)] == [
+    inputs = {
+        "train": TrainingInput(str(tmp_path), input_mode="FastFile"),
+        "labels": TrainingInput(str(tmp_path / "labels.csv"), input_mode="FastFile"),
+        "copied": str(tmp_path),
+        "stream": TrainingInput(str(tmp_path), input_mode="Pipe"),
+        "far": "s3://bucket/prefix",
+    }
+    assert [mount.text for mount in containers.planned_inputs(spec(inputs=parse_inputs(inputs)))] == [
         f"{tmp_path}:/opt/ml/input/data/train:ro",
         f"{tmp_path}/labels.csv:/opt/ml/input/data/labels/labels.csv:ro",
     ]
 
 
 def test_links_become_mounts(tmp_path: Path) -> None:
-    source = tmp_path / "source"
-    (source / "deep").mkdir(parents=True)
-    (source / "a").write_text("a")
-    (source / "deep" / "b").write_text("b")
-    data = tmp_path / "data"
-    (data / "dealt").mkdir(parents=True)
+    source, data = tmp_path / "source", tmp_path / "data"
+    for folder in (source / "deep", data / "dealt", data / "one", data / "copied"):
+        folder.mkdir(parents=True)
+    for file in (source / "a", source / "deep" / "b", data / "copied" / "c"):
+        file.touch()
     (data / "whole").symlink_to(source)
     (data / "dealt" / "a").symlink_to(source / "a")
     (data / "dealt" / "b").symlink_to(source / "deep" / "b")
-    (data / "one").mkdir()
     (data / "one" / "a").symlink_to(source / "a")
-    (data / "copied").mkdir()
-    (data / "copied" / "c").write_text("c")
-    assert channel_mounts(data, ["whole", "dealt", "one", "copied", "piped"]) == [
-        Mount(source=str(source), target="/opt/ml/input/data/whole", read_only=True),
-        Mount(source=str(source), target=str(source), read_only=True),
-        Mount(source=str(data / "dealt"), target="/opt/ml/input/data/dealt", read_only=True),
-        Mount(source=str(source / "a"), target=str(source / "a"), read_only=True),
-        Mount(source=str(data / "one"), target="/opt/ml/input/data/one", read_only=True),
-        Mount(source=str(data / "copied"), target="/opt/ml/input/data/copied", read_only=True),
+    assert [mount.text for mount in channel_mounts(data, ["whole", "dealt", "one", "copied", "piped"])] == [
+        f"{source}:/opt/ml/input/data/whole:ro",
+        f"{source}:{source}:ro",
+        f"{data}/dealt:/opt/ml/input/data/dealt:ro",
+        f"{source}/a:{source}/a:ro",
+        f"{data}/one:/opt/ml/input/data/one:ro",
+        f"{data}/copied:/opt/ml/input/data/copied:ro",
     ]
     assert (data / "whole").is_dir() and not (data / "whole").is_symlink()
 
@@ -162,6 +150,12 @@ def test_links_become_mounts(tmp_path: Path) -> None:
         ({"mounts": {"/tmp": "/proc/x"}}, "'/proc/x' is reserved .for the container itself"),
         ({"mounts": {"/tmp": "/run/fleetfit/x"}}, "is reserved .for the job's secrets"),
         ({"sshd": "yes"}, "'sshd' must be True or False, got 'yes'"),
+        ({"link_rate": "fast"}, "such as '100mbit'"),
+        ({"link_rate": "10mb"}, "such as '100mbit'"),
+        ({"link_rate": "1bit"}, "from 100kbit"),
+        ({"link_latency_ms": 5}, "needs 'link_rate'"),
+        ({"link_rate": "1gbit", "link_latency_ms": 0}, "from 1 to 10000"),
+        ({"link": "1gbit"}, "Did you mean 'link_rate'"),
     ],
 )
 def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None:
@@ -170,9 +164,8 @@ def test_options_that_make_no_sense(options: dict[str, Any], words: str) -> None
 
 
 def test_sizes() -> None:
-    assert ContainerOptions.of({"memory": "1.5g", "shm_size": "64m"}) == ContainerOptions(
-        memory=3 << 29, shm_size=64 << 20
-    )
+    asked = ContainerOptions.of({"memory": "1.5g", "shm_size": "64m"})
+    assert asked == ContainerOptions(memory=3 << 29, shm_size=64 << 20)
     assert ContainerOptions.of({"memory": 1 << 30}).memory == 1 << 30
 
 
@@ -186,12 +179,8 @@ def test_gpus_are_divided(number: int, hosts: int, gpus: int, expected: tuple[in
 
 
 def test_containers_with_gpus_get_them() -> None:
-    first, second = plans(
-        spec(
-            resources=Resources(instance_type="local_gpu", instance_count=2), hyperparameters=MPI().to_hyperparameters()
-        ),
-        gpus=2,
-    )
+    resources = Resources(instance_type="local_gpu", instance_count=2)
+    first, second = plans(spec(resources=resources, hyperparameters=MPI().to_hyperparameters()), gpus=2)
     assert (first.gpus, second.gpus) == ((0,), (1,))
     assert "device=1" in second.command_line()
     assert plans(spec())[0].gpus is None
@@ -254,7 +243,6 @@ def test_what_the_engine_says_gets_a_remedy(said: str, words: str) -> None:
     ("said", "words"),
     [
         (PermissionError(13, "Permission denied"), "sudo usermod -aG docker"),
-        (FileNotFoundError(2, "No such file or directory"), "there is no container engine at unix:///x"),
         (ConnectionRefusedError(111, "Connection refused"), "is not running"),
         (http.client.RemoteDisconnected("it is gone"), "does not answer: it is gone"),
     ],
@@ -301,9 +289,8 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
 
 
 def test_an_engine_is_missed_by_the_first_call() -> None:
-    engine = Engine({"DOCKER_HOST": "unix:///no/such.sock"})
     with pytest.raises(EngineError, match=r"there is no container engine at unix:///no/such\.sock"):
-        engine.info()
+        Engine({"DOCKER_HOST": "unix:///no/such.sock"}).info()
 
 
 # --- links ---
@@ -320,22 +307,6 @@ def test_an_engine_is_missed_by_the_first_call() -> None:
 )
 def test_rates_of_links(options: dict[str, Any], expected: links.ShapedLink | None) -> None:
     assert ContainerOptions.of(options).link == expected
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        ({"link_rate": "fast"}, "such as '100mbit'"),
-        ({"link_rate": "10mb"}, "such as '100mbit'"),
-        ({"link_rate": "1bit"}, "from 100kbit"),
-        ({"link_latency_ms": 5}, "needs 'link_rate'"),
-        ({"link_rate": "1gbit", "link_latency_ms": 0}, "from 1 to 10000"),
-        ({"link": "1gbit"}, "Did you mean 'link_rate'"),
-    ],
-)
-def test_rates_that_make_no_sense(options: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigurationError, match=words):
-        ContainerOptions.of(options)
 
 
 def test_a_bucket_holds_a_few_packets_and_what_a_fast_link_brings() -> None:
@@ -365,7 +336,9 @@ def test_others_may_read_mounts_where_fuse_says_so(tmp_path: Path) -> None:
 
 KEPT = Resources(instance_type="local", instance_count=2, keep_alive_s=60)
 OURS = ImageFacts(id="1", labels={TOOLKIT_LABEL: "1"})
-ELASTIC = ElasticHorovod(max_hosts=2).to_hyperparameters()
+TRAINERS = dataclasses.replace(OURS, user="trainer")
+OWN = Algorithm(entry_point=("sh",))
+GANG, ELASTIC = MPI().to_hyperparameters(), ElasticHorovod(max_hosts=2).to_hyperparameters()
 FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="FastFile")})
 
 
@@ -376,24 +349,16 @@ FROM_S3 = parse_inputs({"train": TrainingInput("s3://bucket/train", input_mode="
         ({"resources": KEPT}, OURS, None),
         ({"resources": KEPT}, ImageFacts(), "keep_alive_period_in_seconds needs fleetfit's toolkit, but image 'fleet"),
         (
-            {"resources": KEPT, "algorithm": Algorithm(entry_point=("sh",))},
+            {"resources": KEPT, "algorithm": OWN},
             OURS,
             "needs fleetfit's toolkit, but the job starts a program of its own",
         ),
-        (
-            {"resources": KEPT},
-            dataclasses.replace(OURS, user="trainer"),
-            "as user 'trainer', but keep_alive_period_in_seconds needs an image that runs as root",
-        ),
+        ({"resources": KEPT}, TRAINERS, "'trainer', but keep_alive_period_in_seconds needs an image that runs as root"),
         ({"resources": KEPT, "inputs": FROM_S3}, OURS, "a FUSE mount cannot be added to a running container"),
         ({"inputs": FROM_S3}, OURS, "add the line `user_allow_other` to /etc/fuse.conf"),
         ({"hyperparameters": ELASTIC}, ImageFacts(), "ElasticHorovod needs fleetfit's toolkit, but image 'fleetfit-"),
         ({"hyperparameters": ELASTIC, "resources": KEPT}, OURS, "the number of kept containers cannot change"),
-        (
-            {"hyperparameters": MPI().to_hyperparameters()},
-            ImageFacts(),
-            "RunOptions(on_undistributed='fail') needs fleetfit's toolkit",
-        ),
+        ({"hyperparameters": GANG}, ImageFacts(), "RunOptions(on_undistributed='fail') needs fleetfit's toolkit"),
     ],
 )
 def test_an_image_that_cannot_run_a_job_is_refused_with_the_remedy(
@@ -419,10 +384,7 @@ def test_an_image_that_cannot_run_a_job_is_refused_with_the_remedy(
     ],
 )
 def test_who_gets_keys(hosts: int, strategy: MPI | None, toolkit: bool, asked: bool | None, wanted: bool) -> None:
-    spec = TrainingJobSpec(
-        name="job",
-        resources=Resources(instance_type="local", instance_count=hosts),
-        hyperparameters=strategy.to_hyperparameters() if strategy is not None else {},
-    )
+    parameters = strategy.to_hyperparameters() if strategy is not None else {}
+    job = spec(resources=Resources(instance_type="local", instance_count=hosts), hyperparameters=parameters)
     options = JobOptions(backend_options={} if asked is None else {"sshd": asked})
-    assert wants_sshd(spec, options, toolkit=toolkit) is wanted
+    assert wants_sshd(job, options, toolkit=toolkit) is wanted

@@ -8,18 +8,6 @@ from hypothesis import given
 from estimators.backends.docker.engine import ContainerEnd
 from estimators.backends.docker.exit_status import end_failure, last_traceback
 
-
-def test_why_a_container_ended() -> None:
-    assert end_failure("algo-1", ContainerEnd(exit_code=0), b"", toolkit=True) is None
-    assert end_failure("algo-1", ContainerEnd(exit_code=1), b"", toolkit=True) is None, "the toolkit says why"
-    killed = end_failure("algo-1", ContainerEnd(exit_code=137), b"", toolkit=True)
-    assert killed is not None and killed.signal == 9 and "killed from outside" in killed.message
-    memory = end_failure("algo-1", ContainerEnd(exit_code=137, out_of_memory=True), b"", toolkit=True)
-    assert memory is not None and "out of memory" in memory.message
-    plain = end_failure("algo-1", ContainerEnd(exit_code=3), b"no data\n", toolkit=False)
-    assert plain is not None and plain.exit_code == 3 and plain.log_tail == "no data"
-
-
 TRACEBACK = """Traceback (most recent call last):
   File "train.py", line 3, in <module>
     step()
@@ -79,18 +67,11 @@ def test_why_an_image_of_others_failed() -> None:
     failure = end_failure("algo-1", ended, b"words", toolkit=False, said="the learning rate is negative")
     assert failure is not None and failure.log_tail == "words"
     assert failure.message == "the container exited with code 1: the learning rate is negative"
+    failure = end_failure("algo-1", ContainerEnd(exit_code=3), b"no data\n", toolkit=False)
+    assert failure is not None and failure.exit_code == 3 and failure.log_tail == "no data"
 
 
 def test_a_traceback_that_comes_behind_half_a_line_is_found() -> None:
-    text = (
-        "of two hosts\n"
-        "reads ['a']Traceback (most recent call last):\n"
-        " is told so\n"
-        '  File "/opt/ml/code/train.py", line 16, in <module>\n'
-        "    step()\n"
-        "ValueError: no data in it\n"
-        "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE\n"
-    )
-    found = last_traceback(text)
-    assert found is not None
-    assert found.startswith("Traceback (most recent call last):\n") and found.endswith("\nValueError: no data in it")
+    torn = TRACEBACK.replace("last):\n", "last):\n is told so\n")
+    said = "2026-11-22 18:52:03,291 sagemaker-training-toolkit ERROR    Reporting training FAILURE"
+    assert last_traceback(f"of two hosts\nreads ['a']{torn}\n{said}\n") == torn

@@ -6,7 +6,6 @@ import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -29,6 +28,14 @@ def made(tmp_path: Path) -> Iterator[tuple[ContainerPool, int]]:
     pool.socket("algo-1").parent.mkdir(parents=True)
     with sockets.listen(pool.socket("algo-1")):
         yield pool, lock
+
+
+@pytest.fixture
+def pool(made: tuple[ContainerPool, int]) -> ContainerPool:
+    """The same pool after its first job, which has kept it for a minute."""
+    made[0].keep(FIRST, 60)
+    os.close(made[1])
+    return made[0]
 
 
 def home_of(pool: ContainerPool) -> Path:
@@ -60,10 +67,7 @@ def test_one_job_at_a_time_has_a_pool(made: tuple[ContainerPool, int]) -> None:
 
 
 @pytest.mark.leaves("files")
-def test_a_pool_stays_the_last_jobs_until_the_next_job_has_a_remover(made: tuple[ContainerPool, int]) -> None:
-    pool, lock = made
-    pool.keep(FIRST, 60)
-    os.close(lock)
+def test_a_pool_stays_the_last_jobs_until_the_next_job_has_a_remover(pool: ContainerPool) -> None:
     found = kept.claim(home_of(pool), KEY, HOSTS)
     assert found is not None and pool.noted()[0] == FIRST
     assert not pool.await_end(SECOND), "the next job's remover has nothing to remove"
@@ -73,12 +77,8 @@ def test_a_pool_stays_the_last_jobs_until_the_next_job_has_a_remover(made: tuple
 
 
 def test_the_lock_of_a_pool_that_is_claimed_too_late_is_given_back(
-    made: tuple[ContainerPool, int], asyncio_loop: AsyncioLoop
+    pool: ContainerPool, asyncio_loop: AsyncioLoop
 ) -> None:
-    pool, lock = made
-    pool.keep(FIRST, 60)
-    os.close(lock)
-
     async def late() -> tuple[ContainerPool, int] | None:
         return kept.claim(home_of(pool), KEY, HOSTS)
 
@@ -104,10 +104,7 @@ def test_a_pool_has_its_time(made: tuple[ContainerPool, int]) -> None:
 
 
 @pytest.mark.leaves("files")
-def test_the_time_of_a_pool_whose_containers_have_ended_is_over(made: tuple[ContainerPool, int]) -> None:
-    pool, lock = made
-    pool.keep(FIRST, 60)
-    os.close(lock)
+def test_the_time_of_a_pool_whose_containers_have_ended_is_over(pool: ContainerPool) -> None:
     pool.socket("algo-1").unlink()
     assert claim(pool) is None
     assert pool.await_end(FIRST)
@@ -145,14 +142,11 @@ def removing(monkeypatch: pytest.MonkeyPatch) -> Removing:
 
 @pytest.mark.leaves("files")
 def test_what_is_left_of_a_job_is_removed_unless_another_has_its_pool(
-    made: tuple[ContainerPool, int], removing: Removing, tmp_path: Path
+    pool: ContainerPool, removing: Removing, tmp_path: Path
 ) -> None:
-    pool, lock = made
     runtime = tmp_path / "runtime"
     duty = {"label": kept.POOL_LABEL, "value": str(pool.path), "runtime": str(runtime)}
     runtime.mkdir()
-    pool.keep(FIRST, 60)
-    os.close(lock)
     second = claim(pool)
     assert second is not None
     assert reaper.remove(job=FIRST, **duty)
@@ -162,22 +156,15 @@ def test_what_is_left_of_a_job_is_removed_unless_another_has_its_pool(
     assert removing.removed[0] == {kept.POOL_LABEL: str(pool.path)} and not pool.path.exists()
 
 
-class Containers(Engine):
-    """An engine of which each container has ended."""
-
-    def inspect(self, container: str) -> dict[str, Any]:
-        return {"State": {"Running": False}}
-
-
 def test_a_kept_container_that_ends_at_its_start_is_not_waited_for(
-    made: tuple[ContainerPool, int], monkeypatch: pytest.MonkeyPatch
+    pool: ContainerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pool, lock = made
-    os.close(lock)
     monkeypatch.setattr(kept, "_ASK_S", 0.0)
     pool.socket("algo-1").unlink()
+    engine = Engine({})
+    monkeypatch.setattr(engine, "inspect", lambda container: {"State": {"Running": False}})
     with pytest.raises(EngineError, match="the kept container ended before a job ran in it"):
-        kept.start(pool, "algo-1", {}, Containers())
+        kept.start(pool, "algo-1", {}, engine)
 
 
 def test_secrets_go_with_the_job(made: tuple[ContainerPool, int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import queue
 import signal
 import socket
@@ -137,15 +136,13 @@ class Job:
         self.ends: list[HostEnd] = []
         self.failures: list[str] = []
         self.said: dict[str, bytes] = {}
-        resources = Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep)
         spec = TrainingJobSpec(
             name=name,
             algorithm=Algorithm(image="image:1"),
             hyperparameters=strategy.to_hyperparameters(),
             output=OutputConfig(path=str(folder / "output")),
-            resources=resources,
+            resources=Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep),
         )
-
         self.record = JobRecord.create(name, folder)
         self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), self)
 
@@ -165,10 +162,6 @@ class Job:
         assert isinstance(found, provider.DockerProvider)
         return found
 
-    @property
-    def remover(self) -> list[str]:
-        return list(Remover.told)
-
     def until(self, condition: Callable[[], object]) -> None:
         async def wait() -> None:
             while not condition():
@@ -181,6 +174,12 @@ class Job:
         hosts = self.cluster.spec.hosts
         self.until(lambda: all(f"start {host}" in self.engine.did for host in hosts))
         self.until(lambda: all(member.toolkit._running for member in self.cluster._members.values()))
+
+    def start_until(self, operation: str, what: str) -> None:
+        """Start it, and have its engine wait in an operation."""
+        self.engine.holds = operation
+        self.cluster.start(0)
+        self.until(lambda: f"{operation} {what}" in self.engine.did)
 
     def end_of(self, host: str) -> HostEnd:
         self.until(lambda: any(end.host == host for end in self.ends))
@@ -216,6 +215,12 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
         job.record.release()
 
 
+@pytest.fixture
+def job(new_job: NewJob) -> Job:
+    """A job in one container."""
+    return new_job(1)
+
+
 pytestmark = pytest.mark.leaves("files")  # results of threads come through a pipe that goes with the loop
 
 
@@ -230,7 +235,7 @@ class TestStart:
         assert environment[variables.CONTROL_ADDRESS] == "algo-1:7711" and environment[variables.HOSTS_HERE] == "2"
         assert variables.JOB_TOKEN not in environment and variables.SHARED_MACHINE not in environment
         assert environment[variables.LIFELINE_FD] == "0" and plan.lifeline
-        assert job.remover == ["start fleetfit.record"]
+        assert Remover.told == ["start fleetfit.record"]
 
     def test_a_host_that_comes_later_is_the_jobs_like_the_others(
         self, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
@@ -243,8 +248,7 @@ class TestStart:
         job.until(lambda: "start algo-3" in job.engine.did)
         assert (job.engine.plans["algo-1"].gpus, job.engine.plans["algo-3"].gpus) == ((0, 1, 2), (4, 5))
 
-    def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_an_engine_that_refuses_is_the_reason_and_is_asked_again_by_another_attempt(self, job: Job) -> None:
         job.engine.fails["network"] = EngineError("no address range left")
         job.cluster.start(0)
         end = job.end_of("algo-1")
@@ -253,7 +257,7 @@ class TestStart:
         job.start(1)
         assert job.engine.did.count("network fleetfit-job-1") == 2
         assert job.engine.plans["algo-1"].name == "fleetfit-job-1-algo-1-1"
-        assert job.remover == ["start fleetfit.record"]
+        assert Remover.told == ["start fleetfit.record"]
 
     @pytest.mark.parametrize(("hosts", "strategy"), [(1, MPI()), (2, ElasticHorovod(max_hosts=3))])
     def test_an_engine_whose_answer_cannot_be_understood_is_the_reason(
@@ -266,11 +270,8 @@ class TestStart:
         said = [*job.failures, *(end.failure.message for end in job.ends if end.failure is not None)]
         assert "the container engine's answer cannot be understood: KeyError('Id')." in said
 
-    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, new_job: NewJob) -> None:
-        job = new_job(1)
-        job.engine.holds = "create"
-        job.cluster.start(0)
-        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
+    def test_a_job_that_is_ended_while_a_container_is_made_does_not_start_it(self, job: Job) -> None:
+        job.start_until("create", "fleetfit-job-1-algo-1")
         job.cluster.end_now()
         job.engine.gate.put(None)
         assert job.end_of("algo-1").failure is None, "it was told to"
@@ -278,12 +279,9 @@ class TestStart:
 
     @pytest.mark.parametrize("how", ["end_now", "kill_host"])
     def test_a_container_that_is_killed_while_the_engine_starts_it_is_killed_before_its_end_is_told(
-        self, new_job: NewJob, how: str
+        self, job: Job, how: str
     ) -> None:
-        job = new_job(1)
-        job.engine.holds = "start"
-        job.cluster.start(0)
-        job.until(lambda: "start algo-1" in job.engine.did)
+        job.start_until("start", "algo-1")
         job.cluster.end_now() if how == "end_now" else job.cluster.kill_host("algo-1")
         job.loop.run(asyncio.sleep(0))
         assert not job.ends
@@ -291,8 +289,7 @@ class TestStart:
         job.end_of("algo-1")
         assert job.engine.did[-1] == "kill algo-1 SIGKILL"
 
-    def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_job_that_is_ended_does_not_wait_for_the_engine(self, job: Job) -> None:
         job.engine.holds = "network"
         job.cluster.start(0)
         job.until(lambda: job.engine.did and job.cluster._members["algo-1"].toolkit)
@@ -315,8 +312,7 @@ class TestEnd:
         assert job.end_of("algo-2") == HostEnd(host="algo-2", exit_code=1)  # the toolkit says why
         assert not job.cluster.running
 
-    def test_a_toolkit_that_has_said_that_all_went_well_is_not_waited_for(self, new_job: NewJob) -> None:
-        job = new_job(1)
+    def test_a_toolkit_that_has_said_that_all_went_well_is_not_waited_for(self, job: Job) -> None:
         job.start()
         job.record.tree("algo-1").success_file.parent.mkdir(parents=True, exist_ok=True)
         job.record.tree("algo-1").success_file.write_text(success_text(0))
@@ -335,10 +331,7 @@ class TestEnd:
             ),
         ],
     )
-    def test_the_engine_knows_the_reason(
-        self, new_job: NewJob, ended: ContainerEnd, words: str, number: int | None
-    ) -> None:
-        job = new_job(1)
+    def test_the_engine_knows_the_reason(self, job: Job, ended: ContainerEnd, words: str, number: int | None) -> None:
         job.start()
         job.engine.theirs["algo-1"].close()
         job.engine.ends["algo-1"].put(ended)
@@ -358,11 +351,8 @@ class TestStop:
         assert not [what for what in job.engine.did if what.startswith("kill")]
         job.until(lambda: "kill algo-2 SIGKILL" in job.engine.did)  # half a second later
 
-    def test_a_word_waits_for_its_container(self, new_job: NewJob) -> None:
-        job = new_job(1)
-        job.engine.holds = "create"
-        job.cluster.start(0)
-        job.until(lambda: "create fleetfit-job-1-algo-1" in job.engine.did)
+    def test_a_word_waits_for_its_container(self, job: Job) -> None:
+        job.start_until("create", "fleetfit-job-1-algo-1")
         job.cluster.stop()
         job.engine.gate.put(None)
         job.until(lambda: "algo-1" in job.engine.theirs)
@@ -397,8 +387,7 @@ class TestKept:
         monkeypatch.setattr(kept, "exit_code", lambda control: None)
 
     def end(self, job: Job, **ended: Any) -> None:
-        with contextlib.suppress(KeyError):
-            job.engine.theirs.clear()
+        job.engine.theirs.clear()
         for stream in self.streams:
             stream.close()
         job.engine.ends["algo-1"].put(ContainerEnd(**ended))
@@ -417,7 +406,7 @@ class TestKept:
         assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
-        assert job.remover == ["start fleetfit.pool", "finish"]
+        assert Remover.told == ["start fleetfit.pool", "finish"]
         assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
         assert not list(pool.path.glob("secrets/*/*"))
 
@@ -447,4 +436,4 @@ class TestKept:
         job.until(lambda: self.environments)
         assert job.provider._pool is not first
         job.cluster.cleanup()
-        assert job.remover == ["start fleetfit.pool", "finish", "start fleetfit.pool", "finish"]
+        assert Remover.told == ["start fleetfit.pool", "finish", "start fleetfit.pool", "finish"]

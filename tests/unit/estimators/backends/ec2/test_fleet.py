@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 from botocore.exceptions import EndpointConnectionError
 from botocore.parsers import ResponseParserError
-from values import ProviderQueue, VirtualLoop
+from values import ProviderQueue, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.ec2.api import Made
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot
@@ -22,9 +21,8 @@ from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
 from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Shortage
 from estimators.backends.events import LimitMet, ValuesNoted
-from estimators.backends.hosts.provider import HostError, ProvidedJob
+from estimators.backends.hosts.provider import HostError
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 NONE = FleetAnswer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
 FAILED = FleetAnswer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
@@ -75,18 +73,11 @@ class Api:
             return FAILED
         return self._fulfilled[token]
 
-    def add(self, zone: str = "a") -> str:
+    def add(self) -> str:
         """Launch an instance."""
         name = f"i-{len(self.instances) + 1}"
-        self.instances[name] = Instance(
-            id=name,
-            type="c5.large",
-            zone=zone,
-            state="running",
-            lifecycle=Lifecycle.SPOT,
-            launched=time.time(),
-            private_address="10.0.0.1",
-        )
+        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.SPOT, "private_address": "10.0.0.1"}
+        self.instances[name] = Instance(id=name, state="running", launched=time.time(), **kind)
         return name
 
     def describe(self, fleet: str) -> list[Instance]:
@@ -138,23 +129,8 @@ class World:
     def __init__(self, strategy: Distribution | None = None, **options: Any) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **(strategy or MPI()).to_hyperparameters()}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ec2.c5.large", instance_count=2),
-            spot=True,
-        )
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=spec,
-            options=JobOptions(backend="ec2"),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.fleet = Fleet(job, Ec2Options(**options))
+        spec = spec_of(strategy or MPI(), instance_type="ec2.c5.large", spot=True)
+        self.fleet = Fleet(provided(self.loop, spec, self.events), Ec2Options(**options))
         self.api = self.fleet.api = Api()
         self.failed: dict[str, str] = {}
 
@@ -203,20 +179,22 @@ def new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewWorld]:
         one.close()
 
 
-def test_hosts_that_want_instances_at_once_are_asked_for_together(new: NewWorld) -> None:
-    world = new()
+@pytest.fixture
+def world(new: NewWorld) -> World:
+    return new()
+
+
+def test_hosts_that_want_instances_at_once_are_asked_for_together(world: World) -> None:
     slots = world.want("algo-1", "algo-2")
     assert len(world.api.asked) == 1 and [slot.id for slot in slots] == ["i-1", "i-2"]
     assert all(slot.runs for slot in slots)
 
 
-def test_capacity_that_comes_later_is_taken(new: NewWorld) -> None:
-    world = new()
+def test_capacity_that_comes_later_is_taken(world: World) -> None:
     world.api.answers = [NONE, NONE]
     slots = world.want("algo-1", "algo-2")
-    assert world.events.waits[-1].startswith(
-        "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
-    )
+    reason = "EC2 has no capacity (c5.large in a: InsufficientInstanceCapacity); trying again"
+    assert world.events.waits[-1].startswith(reason)
     world.loop.advance(30.0)
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 
@@ -235,8 +213,7 @@ def test_without_capacity_a_gang_fails_and_others_that_train_wait(
         assert world.failed["algo-2"].startswith("EC2 had no capacity within 60 s")
 
 
-def test_a_shortage_that_does_not_pass_fails_all_at_once(new: NewWorld) -> None:
-    world = new()
+def test_a_shortage_that_does_not_pass_fails_all_at_once(world: World) -> None:
     world.api.answers = [FleetAnswer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
     world.want("algo-1", "algo-2")
     assert set(world.failed) == {"algo-1", "algo-2"} and "Service Quotas" in world.failed["algo-1"]
@@ -249,16 +226,14 @@ def test_a_shortage_that_does_not_pass_fails_all_at_once(new: NewWorld) -> None:
         ("Client.InstanceInitiatedShutdown", "it has ended (Client.InstanceInitiatedShutdown)"),
     ],
 )
-def test_an_instance_that_is_gone_is_told_with_the_reason(reason: str, said: str, new: NewWorld) -> None:
-    world = new()
+def test_an_instance_that_is_gone_is_told_with_the_reason(reason: str, said: str, world: World) -> None:
     [slot] = world.want("algo-1")
     world.api.end("i-1", reason)
     world.loop.advance(11.0)
     assert str(slot.over.result()) == said
 
 
-def test_one_that_ec2_does_not_list_is_waited_for_a_minute(new: NewWorld) -> None:
-    world = new()
+def test_one_that_ec2_does_not_list_is_waited_for_a_minute(world: World) -> None:
     world.api.answers = [FleetAnswer(launched=("i-9",))]
     [slot] = world.want("algo-1")
     world.loop.advance(50.0)
@@ -267,8 +242,7 @@ def test_one_that_ec2_does_not_list_is_waited_for_a_minute(new: NewWorld) -> Non
     assert str(slot.over.result()) == "EC2 no longer lists the instance"
 
 
-def test_a_replacement_comes_to_the_others_of_its_gang(new: NewWorld) -> None:
-    world = new()
+def test_a_replacement_comes_to_the_others_of_its_gang(world: World) -> None:
     _, slot = world.want("algo-1", "algo-2")
     world.fleet.drop(slot)
     world.loop.advance(1.0)
@@ -281,8 +255,7 @@ def test_a_replacement_comes_to_the_others_of_its_gang(new: NewWorld) -> None:
 @pytest.mark.parametrize(
     "error", [EndpointConnectionError(endpoint_url="ec2"), ResponseParserError("no element found"), KeyError("State")]
 )
-def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(error: Exception, new: NewWorld) -> None:
-    world = new()
+def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(error: Exception, world: World) -> None:
     world.want("algo-1")
     world.api.fails = {"describe": error, "prices": error}
     world.api.add()
@@ -293,8 +266,7 @@ def test_an_instance_that_nobody_has_is_ended_also_after_ec2_was_away(error: Exc
     assert world.api.running == ["i-1"]
 
 
-def test_a_host_that_is_not_needed_any_more_while_it_is_asked_for_keeps_nothing(new: NewWorld) -> None:
-    world = new()
+def test_a_host_that_is_not_needed_any_more_while_it_is_asked_for_keeps_nothing(world: World) -> None:
     slots = [world.fleet.want() for _ in range(2)]
     world.loop.call_soon(lambda: world.loop.call_soon(lambda: world.fleet.drop(slots[1]) and None))
     world.loop.advance(1.0)
@@ -343,17 +315,13 @@ def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: Ne
         (ConfigurationError("there is no image: name one."), "there is no image: name one"),
     ],
 )
-def test_whatever_a_call_raises_is_the_hosts_failure(
-    operation: str, error: Exception, said: str, new: NewWorld
-) -> None:
-    world = new()
+def test_whatever_a_call_raises_is_the_hosts_failure(operation: str, error: Exception, said: str, world: World) -> None:
     world.api.fails[operation] = error
     world.want("algo-1", "algo-2")
     assert world.failed == {"algo-1": said, "algo-2": said}
 
 
-def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(new: NewWorld) -> None:
-    world = new()
+def test_in_its_first_hour_a_host_with_notice_is_left_for_ec2_to_end(world: World) -> None:
     first, second = world.want("algo-1", "algo-2")
     first.noticed = True
     assert world.fleet.drop(first) and not world.fleet.drop(second)

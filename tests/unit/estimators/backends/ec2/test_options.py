@@ -11,19 +11,11 @@ from estimators.backends.ec2.options import Ec2Options
 
 
 def test_options_are_read() -> None:
-    options = Ec2Options.of(
-        {
-            "types": ["ec2.g5.xlarge", "g4dn.2xlarge", "g5.xlarge"],
-            "zones": "eu-west-1a",
-            "ssh_from": ["203.0.113.7"],
-            "budget": 12,
-            "ami": None,
-        }
-    )
-    assert options.types == ("g5.xlarge", "g4dn.2xlarge")
-    assert options.zones == ("eu-west-1a",)
-    assert options.ssh_from == ("203.0.113.7/32",)
-    assert options.budget == 12.0
+    types = ["ec2.g5.xlarge", "g4dn.2xlarge", "g5.xlarge"]
+    given = {"types": types, "zones": "eu-west-1a", "ssh_from": ["203.0.113.7"], "budget": 12, "ami": None}
+    options = Ec2Options.of(given)
+    assert options.types == ("g5.xlarge", "g4dn.2xlarge") and options.zones == ("eu-west-1a",)
+    assert options.ssh_from == ("203.0.113.7/32",) and options.budget == 12.0
     assert options.ami is None and options.user == "ubuntu"
 
 

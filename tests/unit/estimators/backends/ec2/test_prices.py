@@ -37,31 +37,23 @@ def test_a_host_is_paid_at_the_price_of_each_moment() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ended", "interrupted", "seconds"),
+    ("host", "total"),
     [
-        (600.0, True, 0.0),  # EC2 interrupted it in its first hour
-        (600.0, False, 600.0),
-        (HOUR, True, HOUR),
-        (5.0, False, 60.0),  # no less than a minute
+        (ran(ended=600.0, interrupted=True), 0.0),  # EC2 interrupted it in its first hour
+        (ran(ended=600.0), 0.2 / 6),
+        (ran(ended=HOUR, interrupted=True), 0.2),
+        (ran(ended=5.0), 0.2 / 60),  # no less than a minute
+        (ran(ended=600.0, interrupted=True, lifecycle=Lifecycle.ON_DEMAND), 1 / 6),
+        (ran(launched=-HOUR, ended=0.0), 0.2),  # before the first price that one counts
     ],
 )
-def test_what_ec2_interrupts_in_its_first_hour_is_not_billed(ended: float, interrupted: bool, seconds: float) -> None:
-    cost = PRICES.cost([ran(ended=ended, interrupted=interrupted)], 9 * HOUR)
-    assert cost.total == pytest.approx(0.2 * seconds / HOUR)
-
-
-def test_an_on_demand_host_is_billed_whoever_ends_it() -> None:
-    host = ran(ended=600.0, interrupted=True, lifecycle=Lifecycle.ON_DEMAND)
-    assert PRICES.cost([host], 0.0).total == pytest.approx(1 / 6)
+def test_what_ec2_interrupts_in_its_first_hour_is_not_billed(host: Instance, total: float) -> None:
+    assert PRICES.cost([host], 9 * HOUR).total == pytest.approx(total)
 
 
 def test_a_price_that_is_not_known_is_said() -> None:
     cost = PRICES.cost([ran(ended=HOUR, zone="c"), ran(ended=HOUR, type="p9.large")], 0.0)
     assert not cost.complete and cost.on_demand is None
-
-
-def test_before_the_first_price_that_one_counts() -> None:
-    assert PRICES.cost([ran(launched=-HOUR, ended=0.0)], 0.0).total == pytest.approx(0.2)
 
 
 def test_newer_prices_count_and_the_others_stay() -> None:

@@ -8,15 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from estimators.backends.ec2.fleet import InstanceSlot, NoInstance
 from estimators.backends.ec2.provider import Ec2Provider
 from estimators.backends.ec2.requests import Instance, Lifecycle
-from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable
 from estimators.backends.ssh.provider import Reservation
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Fleet:
@@ -42,18 +40,9 @@ class Fleet:
     def boot(self, public_address: str = "203.0.113.1") -> None:
         """Let the newest instance run."""
         slot = self.slots[-1]
-        slot.running.set_result(
-            Instance(
-                id=slot.id,
-                type="c5.large",
-                zone="a",
-                state="running",
-                lifecycle=Lifecycle.ON_DEMAND,
-                launched=0.0,
-                private_address="10.0.0.1",
-                public_address=public_address,
-            )
-        )
+        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.ON_DEMAND}
+        addresses = {"private_address": "10.0.0.1", "public_address": public_address}
+        slot.running.set_result(Instance(id=slot.id, state="running", launched=0.0, **kind, **addresses))
 
     def drop(self, slot: InstanceSlot) -> bool:
         self.dropped.append(slot)
@@ -80,23 +69,8 @@ class World:
     def __init__(self) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py"}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ec2.c5.large", instance_count=1),
-        )
-        self.provider = Provider(
-            ProvidedJob(
-                loop=self.loop,
-                spec=spec,
-                options=JobOptions(backend="ec2", backend_options={"python": "python3"}),
-                found={},
-                protected=set(),
-                events=self.events,
-            )
-        )
+        spec = spec_of(instance_type="ec2.c5.large", hosts=1)
+        self.provider = Provider(provided(self.loop, spec, self.events, python="python3"))
         self.provider.starts = {}
         self.fleet = Fleet(self.loop)
         self.provider._fleet.close()

@@ -14,6 +14,7 @@ from estimators.backends.ec2.requests import FleetAnswer, Search, Shortage
 
 PLACES = (("eu-west-1a", "subnet-a"), ("eu-west-1b", "subnet-b"))
 TAGS = {"fleetfit:job": "job"}
+SPOT = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
 
 
 def search(**wanted: Any) -> list[dict[str, Any]]:
@@ -42,10 +43,9 @@ def test_elastic_hosts_on_spot_capacity_come_from_all_pools() -> None:
                 {
                     "LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1", "Version": "1"},
                     "Overrides": [
-                        {"InstanceType": "g5.xlarge", "SubnetId": "subnet-a"},
-                        {"InstanceType": "g5.xlarge", "SubnetId": "subnet-b"},
-                        {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-a"},
-                        {"InstanceType": "g4dn.2xlarge", "SubnetId": "subnet-b"},
+                        {"InstanceType": kind, "SubnetId": subnet}
+                        for kind in ("g5.xlarge", "g4dn.2xlarge")
+                        for subnet in ("subnet-a", "subnet-b")
                     ],
                 }
             ],
@@ -55,13 +55,10 @@ def test_elastic_hosts_on_spot_capacity_come_from_all_pools() -> None:
                 "SpotTargetCapacity": 3,
                 "DefaultTargetCapacityType": "spot",
             },
-            "SpotOptions": {
-                "AllocationStrategy": "price-capacity-optimized",
-                "InstanceInterruptionBehavior": "terminate",
-            },
+            "SpotOptions": SPOT,
             "TagSpecifications": [
-                {"ResourceType": "fleet", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
-                {"ResourceType": "instance", "Tags": [{"Key": "fleetfit:job", "Value": "job"}]},
+                {"ResourceType": kind, "Tags": [{"Key": "fleetfit:job", "Value": "job"}]}
+                for kind in ("fleet", "instance")
             ],
         }
     ]
@@ -70,8 +67,7 @@ def test_elastic_hosts_on_spot_capacity_come_from_all_pools() -> None:
 def test_a_gang_is_all_or_none_in_one_zone() -> None:
     asked, *_ = search(hosts=4, together=True, max_total_price=3.5)
     assert asked["SpotOptions"] == {
-        "AllocationStrategy": "price-capacity-optimized",
-        "InstanceInterruptionBehavior": "terminate",
+        **SPOT,
         "SingleAvailabilityZone": True,
         "SingleInstanceType": True,
         "MinTargetCapacity": 4,
@@ -81,12 +77,6 @@ def test_a_gang_is_all_or_none_in_one_zone() -> None:
 
 def test_a_base_of_hosts_is_on_demand() -> None:
     [asked] = search(hosts=4, on_demand_base=1)
-    assert asked["TargetCapacitySpecification"] == {
-        "TotalTargetCapacity": 4,
-        "OnDemandTargetCapacity": 1,
-        "SpotTargetCapacity": 3,
-        "DefaultTargetCapacityType": "spot",
-    }
     assert asked["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
     assert "SpotOptions" not in search(hosts=2, spot=False)[0]
 
@@ -158,25 +148,25 @@ def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: s
         "InsufficientInstanceCapacity", "InsufficientHostCapacity", "InsufficientReservedInstanceCapacity",
         "InsufficientCapacity", "InsufficientCapacityOnHost", "InsufficientFreeAddressesInSubnet",
         "UnfulfillableCapacity", "SpotMaxPriceTooLow", "SpotMinPriceTooLow", "MaxSpotFleetRequestCountExceeded",
-        "RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled", "ResourceCountLimitExceeded",
-        "RequestResourceCountExceeded", "EC2ThrottledException", "SlowDown", "ConcurrentRequestLimitExceeded",
-        "InternalError", "InternalFailure", "ServiceUnavailable", "Unavailable", "Server.InternalError",
+        "ResourceCountLimitExceeded", "RequestResourceCountExceeded",
     ],
 )  # fmt: skip
-def test_what_ends_by_itself_is_waited_for(code: str) -> None:
-    assert Shortage(code=code, text="").passes
+def test_a_lack_of_capacity_is_waited_for(code: str) -> None:
+    shortage = Shortage(code=code, text="")
+    assert shortage.passes and not shortage.of_request
 
 
 @pytest.mark.parametrize(
-    ("code", "of_request"),
+    "code",
     [
-        ("InternalError", True), ("ServiceUnavailable", True), ("Unavailable", True), ("RequestLimitExceeded", True),
-        ("ThrottlingException", True), ("InsufficientInstanceCapacity", False), ("ResourceCountLimitExceeded", False),
-        ("VcpuLimitExceeded", False),
+        "RequestLimitExceeded", "Throttling", "ThrottlingException", "RequestThrottled", "EC2ThrottledException",
+        "SlowDown", "ConcurrentRequestLimitExceeded", "InternalError", "InternalFailure", "ServiceUnavailable",
+        "Unavailable", "Server.InternalError",
     ],
 )  # fmt: skip
-def test_a_failed_request_is_no_lack_of_capacity(code: str, of_request: bool) -> None:
-    assert Shortage(code=code, text="").of_request is of_request
+def test_a_failed_request_is_waited_for_and_is_no_lack_of_capacity(code: str) -> None:
+    shortage = Shortage(code=code, text="")
+    assert shortage.passes and shortage.of_request
 
 
 @pytest.mark.parametrize(
@@ -188,15 +178,11 @@ def test_a_failed_request_is_no_lack_of_capacity(code: str, of_request: bool) ->
 )  # fmt: skip
 def test_a_limit_of_the_account_does_not_end_by_itself(code: str) -> None:
     shortage = Shortage(code=code, text="No.")
-    assert not shortage.passes and "Service Quotas" in shortage.explain()
+    assert not shortage.passes and not shortage.of_request and "Service Quotas" in shortage.explain()
 
 
 @pytest.mark.parametrize(
-    ("code", "remedy"),
-    [
-        ("InvalidAMIID.NotFound", "'ami'"),
-        ("UnauthorizedOperation", "docs/ec2.md"),
-    ],
+    ("code", "remedy"), [("InvalidAMIID.NotFound", "'ami'"), ("UnauthorizedOperation", "docs/ec2.md")]
 )
 def test_what_is_told_has_a_remedy(code: str, remedy: str) -> None:
     assert remedy in Shortage(code=code, text="No.").explain()
@@ -204,11 +190,8 @@ def test_what_is_told_has_a_remedy(code: str, remedy: str) -> None:
 
 def test_a_gang_looks_for_one_type_then_for_several_then_on_demand() -> None:
     found = search(hosts=2, together=True, fallback=True)
-    assert [one.get("SpotOptions", one.get("OnDemandOptions"))["SingleInstanceType"] for one in found] == [
-        True,
-        False,
-        False,
-    ]
+    options = [one.get("SpotOptions", one.get("OnDemandOptions")) for one in found]
+    assert [one["SingleInstanceType"] for one in options] == [True, False, False]
     assert [one["TargetCapacitySpecification"]["OnDemandTargetCapacity"] for one in found] == [0, 0, 2]
     assert all(len(one["LaunchTemplateConfigs"][0]["Overrides"]) == 4 for one in found)
 
@@ -221,11 +204,18 @@ def test_a_gang_of_both_kinds_looks_zone_by_zone() -> None:
     ]
 
 
-@pytest.mark.parametrize(("spot", "base", "on_demand"), [(False, 0, 2), (True, 0, 0), (True, 1, 1), (True, 5, 2)])
-def test_how_many_hosts_are_on_demand(spot: bool, base: int, on_demand: int) -> None:
+@pytest.mark.parametrize(
+    ("spot", "base", "on_demand", "others"),
+    [(False, 0, 2, "on-demand"), (True, 0, 0, "spot"), (True, 1, 1, "spot"), (True, 5, 2, "on-demand")],
+)
+def test_how_many_hosts_are_on_demand(spot: bool, base: int, on_demand: int, others: str) -> None:
     [found] = search(hosts=2, types=("a.b",), spot=spot, on_demand_base=base)
-    capacity = found["TargetCapacitySpecification"]
-    assert (capacity["TotalTargetCapacity"], capacity["OnDemandTargetCapacity"]) == (2, on_demand)
+    assert found["TargetCapacitySpecification"] == {
+        "TotalTargetCapacity": 2,
+        "OnDemandTargetCapacity": on_demand,
+        "SpotTargetCapacity": 2 - on_demand,
+        "DefaultTargetCapacityType": others,
+    }
 
 
 def test_waits_grow_to_a_bound_and_do_not_keep_step() -> None:
@@ -245,11 +235,8 @@ def test_a_host_has_its_key_and_its_timer_before_sshd_runs() -> None:
 def test_hosts_terminate_when_they_shut_down_and_want_imdsv2() -> None:
     data = template()
     assert data["InstanceInitiatedShutdownBehavior"] == "terminate"
-    assert data["MetadataOptions"] == {
-        "HttpTokens": "required",
-        "HttpPutResponseHopLimit": 2,
-        "HttpEndpoint": "enabled",
-    }
+    metadata = {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "HttpEndpoint": "enabled"}
+    assert data["MetadataOptions"] == metadata
     assert base64.b64decode(data["UserData"]) == b"text"
     assert "BlockDeviceMappings" not in data and "IamInstanceProfile" not in data
     kinds = [entry["ResourceType"] for entry in data["TagSpecifications"]]

@@ -11,18 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, Told, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
 from estimators.backends.hosts import arriving
 from estimators.backends.hosts.arrivals import Arrival, Expected
 from estimators.backends.hosts.cluster_client import ProgramEnded
-from estimators.backends.hosts.membership import Places
-from estimators.backends.hosts.provider import Host, HostUnavailable, ProvidedJob
+from estimators.backends.hosts.provider import Host, HostUnavailable
 from estimators.backends.ray.provider import RayProvider
 from estimators.backends.spark.provider import SparkProvider
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
 
 
 class Program:
@@ -125,24 +122,8 @@ class Scene:
     def __init__(self, provider: type[Any], strategy: Distribution | None, hosts: int, **options: Any) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        parameters = strategy.to_hyperparameters() if strategy is not None else {}
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **parameters}),
-            output=OutputConfig(path="/output"),
-            resources=Resources(instance_type="ray", instance_count=hosts),
-        )
-        self.provider = provider(
-            ProvidedJob(
-                loop=self.loop,
-                spec=spec,
-                options=JobOptions(backend="values", backend_options=options),
-                found={},
-                protected=set(),
-                events=self.events,
-            )
-        )
+        spec = spec_of(strategy, instance_type="ray", hosts=hosts)
+        self.provider = provider(provided(self.loop, spec, self.events, **options))
         self.hosts: dict[str, Remote] = {}
         self.refused: dict[str, str] = {}
         self.tasks: dict[str, asyncio.Task[None]] = {}
@@ -172,8 +153,7 @@ class Scene:
 
     def join(self, **values: Any) -> None:
         """The program joins the cluster."""
-        self.program.say("connected", address="10.0.0.254", started=False, **values)
-        self.loop.advance()
+        self.say("connected", address="10.0.0.254", started=False, **values)
 
     def start(self, *names: str) -> None:
         """Ray starts hosts, each on the node of its number."""
@@ -183,6 +163,25 @@ class Scene:
             self.program.tell(name, "started", ip="10.0.0.1")
             self.door.arrive(self.program.identity(name)).close()
         self.loop.advance()
+
+    def ask_joined(self, *names: str) -> None:
+        """Ask for hosts of a cluster that is joined for them."""
+        self.ask(*names)
+        self.join()
+
+    def have(self, *names: str) -> None:
+        """Have such hosts started."""
+        self.ask_joined(*names)
+        self.start(*names)
+
+    def say(self, event: str, **values: Any) -> None:
+        self.program.say(event, **values)
+        self.loop.advance()
+
+    def break_off(self, name: str) -> None:
+        """The connection to a host ends."""
+        self.loop.start(self.hosts[name].break_off())
+        self.loop.advance(1.0)
 
     def close(self) -> None:
         self.provider.close()
@@ -213,11 +212,15 @@ def new_scene(monkeypatch: pytest.MonkeyPatch) -> Iterator[NewScene]:
         scene.close()
 
 
+@pytest.fixture
+def scene(new_scene: NewScene) -> Scene:
+    return new_scene()
+
+
 class TestAsking:
     def test_what_is_asked_for_in_one_turn_is_a_gang_and_is_asked_when_the_cluster_was_joined(
-        self, new_scene: NewScene
+        self, scene: Scene
     ) -> None:
-        scene = new_scene()
         scene.ask("algo-1", "algo-2")
         assert [message["op"] for message in scene.program.sent] == ["connect"]
         scene.join()
@@ -229,23 +232,18 @@ class TestAsking:
 
     def test_hosts_of_an_elastic_job_are_asked_for_one_by_one(self, new_scene: NewScene) -> None:
         scene = new_scene(strategy=ElasticHorovod(), follow_nodes=False)
-        scene.ask("algo-1", "algo-2")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2")
         assert [len(asked["hosts"]) for asked in scene.program.asked("acquire")] == [1, 1]
 
-    def test_a_host_is_there_when_it_was_started_and_has_arrived(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1", "algo-2")
-        scene.join()
-        scene.start("algo-1", "algo-2")
+    def test_a_host_is_there_when_it_was_started_and_has_arrived(self, scene: Scene) -> None:
+        scene.have("algo-1", "algo-2")
         assert set(scene.hosts) == {"algo-1", "algo-2"}
         given = scene.hosts["algo-2"].given
         assert (given["address"], given["caller_address"]) == ("10.0.0.1", "10.0.0.254")
         assert given["root"] == "job-1/hosts/algo-2"
 
     @pytest.mark.parametrize("joined", [False, True])
-    def test_a_host_that_is_not_needed_any_more_is_given_back(self, joined: bool, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_host_that_is_not_needed_any_more_is_given_back(self, joined: bool, scene: Scene) -> None:
         scene.ask("algo-1", "algo-2")
         if joined:
             scene.join()
@@ -261,11 +259,8 @@ class TestAsking:
             [asked] = scene.program.asked("acquire")
             assert [host["name"] for host in asked["hosts"]] == ["algo-2"] and not scene.program.asked("release")
 
-    def test_a_host_that_is_asked_for_again_has_another_folder_and_identity(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1")
-        scene.join()
-        scene.start("algo-1")
+    def test_a_host_that_is_asked_for_again_has_another_folder_and_identity(self, scene: Scene) -> None:
+        scene.have("algo-1")
         first = scene.program.identity("algo-1")
         scene.provider.release(scene.hosts["algo-1"])
         assert scene.program.asked("release") == [{"op": "release", "host": first, "lost": False}]
@@ -276,10 +271,8 @@ class TestAsking:
 
 
 class TestFailing:
-    def test_why_a_host_cannot_be_started_is_said_with_its_place(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1", "algo-2", "algo-3")
-        scene.join()
+    def test_why_a_host_cannot_be_started_is_said_with_its_place(self, scene: Scene) -> None:
+        scene.ask_joined("algo-1", "algo-2", "algo-3")
         scene.program.tell("algo-1", "failed", reason="no room")
         for name in ("algo-2", "algo-3"):
             scene.program.tell(name, "placed", node="0123456789abcdef")
@@ -293,11 +286,9 @@ class TestFailing:
         }
         assert len(scene.program.asked("release")) == 3
 
-    def test_a_cluster_that_cannot_be_joined_is_the_reason_for_all(self, new_scene: NewScene) -> None:
-        scene = new_scene()
+    def test_a_cluster_that_cannot_be_joined_is_the_reason_for_all(self, scene: Scene) -> None:
         scene.ask("algo-1", "algo-2")
-        scene.program.say("refused", reason="there is no Ray")
-        scene.loop.advance()
+        scene.say("refused", reason="there is no Ray")
         assert scene.refused == dict.fromkeys(["algo-1", "algo-2"], "there is no Ray")
         assert scene.program.over
         scene.ask("algo-1")
@@ -305,36 +296,27 @@ class TestFailing:
 
     def test_so_is_an_address_that_is_not_this_machines(self, new_scene: NewScene) -> None:
         scene = new_scene(caller_address="192.0.2.1")
-        scene.ask("algo-1")
-        scene.join()
+        scene.ask_joined("algo-1")
         assert "cannot listen at 192.0.2.1, its address for the hosts (Cannot assign" in scene.refused["algo-1"]
 
-    def test_a_program_that_ends_fails_who_waits_and_nobody_else(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1")
-        scene.join()
-        scene.start("algo-1")
+    def test_a_program_that_ends_fails_who_waits_and_nobody_else(self, scene: Scene) -> None:
+        scene.have("algo-1")
         scene.ask("algo-2")
         scene.program.end("it was killed")
         scene.loop.advance()
         reason = "the process that talks to Ray has ended unexpectedly: it was killed"
         assert scene.refused == {"algo-2": reason} and scene.door.closed
-        scene.loop.start(scene.hosts["algo-1"].break_off())
-        scene.loop.advance(1.0)
+        scene.break_off("algo-1")
         assert scene.hosts["algo-1"].reason == "the connection was closed (node node-of-algo)"
 
-    def test_what_lacks_is_shown(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1")
-        scene.join()
-        scene.program.say("pending", reason="Ray has 1 of 2 nodes")
-        scene.loop.advance()
+    def test_what_lacks_is_shown(self, scene: Scene) -> None:
+        scene.ask_joined("algo-1")
+        scene.say("pending", reason="Ray has 1 of 2 nodes")
         assert scene.events.waits == ["Ray has 1 of 2 nodes."]
 
     def test_mpi_hosts_share_all_machines_or_none(self, new_scene: NewScene) -> None:
         scene = new_scene(strategy=MPI(), hosts=3)
-        scene.ask("algo-1", "algo-2", "algo-3")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2", "algo-3")
         for name, node in (("algo-1", "a"), ("algo-2", "a"), ("algo-3", "b")):
             scene.program.tell(name, "placed", node=node)
         scene.loop.advance()
@@ -346,13 +328,8 @@ class TestLoss:
     @pytest.mark.parametrize(
         ("after", "why"), [(0.05, "its worker was killed"), (0.5, "node node-of-algo"), (None, "node node-of-algo")]
     )
-    def test_the_clusters_reason_is_waited_for_a_moment(
-        self, after: float | None, why: str, new_scene: NewScene
-    ) -> None:
-        scene = new_scene()
-        scene.ask("algo-1")
-        scene.join()
-        scene.start("algo-1")
+    def test_the_clusters_reason_is_waited_for_a_moment(self, after: float | None, why: str, scene: Scene) -> None:
+        scene.have("algo-1")
         scene.loop.start(scene.hosts["algo-1"].break_off())
         if after is not None:
             tell = scene.program.tell
@@ -362,11 +339,8 @@ class TestLoss:
         scene.provider.release(scene.hosts["algo-1"])
         assert scene.program.asked("release")[0]["lost"] is True
 
-    def test_a_notice_of_ray_is_the_hosts(self, new_scene: NewScene) -> None:
-        scene = new_scene()
-        scene.ask("algo-1")
-        scene.join()
-        scene.start("algo-1")
+    def test_a_notice_of_ray_is_the_hosts(self, scene: Scene) -> None:
+        scene.have("algo-1")
         scene.program.tell("algo-1", "notice", seconds=30.0)
         assert scene.loop.run(scene.hosts["algo-1"].until_noticed()) == 29.0
 
@@ -374,17 +348,13 @@ class TestLoss:
 class TestSpark:
     def test_hosts_of_a_stage_begin_when_all_have_connected_and_are_lost_together(self, new_scene: NewScene) -> None:
         scene = new_scene(SparkProvider)
-        scene.ask("algo-1", "algo-2")
-        scene.join()
+        scene.ask_joined("algo-1", "algo-2")
         scene.door.arrive(scene.program.identity("algo-1"), "10.0.0.1").close()
         scene.loop.advance()
         assert not scene.hosts
         scene.door.arrive(scene.program.identity("algo-2"), "10.0.0.2").close()
         scene.loop.advance()
-        assert {name: host.address for name, host in scene.hosts.items()} == {
-            "algo-1": "10.0.0.1",
-            "algo-2": "10.0.0.2",
-        }
+        assert [scene.hosts[name].address for name in ("algo-1", "algo-2")] == ["10.0.0.1", "10.0.0.2"]
         order: list[str] = []
 
         async def watch(host: Remote) -> None:
@@ -394,35 +364,29 @@ class TestSpark:
         for host in scene.hosts.values():
             scene.loop.start(watch(host))
         scene.loop.advance()
-        scene.loop.start(scene.hosts["algo-2"].break_off())
-        scene.loop.advance(1.0)
+        scene.break_off("algo-2")
         assert order == ["algo-2", "algo-1"], "the job is told of the first loss first"
         reason = "Spark ended the barrier stage of all hosts because algo-2 was lost: the connection was closed"
         assert scene.hosts["algo-1"].reason == reason
 
 
-class Membership:
-    """An elastic job, as a source speaks to it."""
-
-    def __init__(self) -> None:
-        self.told: list[Any] = []
-
-    def places(self, found: Places) -> None:
-        self.told.append(list(found))
-
-    def leaving(self, name: str, seconds: float) -> None: ...
-
-    def problem(self, text: str) -> None:
-        self.told.append(text)
-
-    def hopeless(self, text: str) -> None:
-        self.told.append(f"hopeless: {text}")
+def nodes(*names: str) -> dict[str, int | None]:
+    """What is told of nodes, whose room Ray knows."""
+    return dict.fromkeys(names)
 
 
 class TestNodes:
     @pytest.fixture
     def scene(self, new_scene: NewScene) -> Scene:
         return new_scene(strategy=ElasticHorovod(max_hosts=4))
+
+    @pytest.fixture
+    def told(self, scene: Scene) -> list[Any]:
+        """What an elastic job is told of the nodes."""
+        told = Told()
+        scene.provider.membership().start(told)
+        scene.loop.advance()
+        return told.said
 
     @pytest.mark.parametrize("first", ["locate", "acquire"])
     def test_a_host_is_asked_for_at_the_node_that_is_said(self, first: str, scene: Scene) -> None:
@@ -436,57 +400,42 @@ class TestNodes:
         assert [asked["node"] for asked in scene.program.asked("acquire")] == ["node-1"]
 
     def test_the_drivers_lists_are_passed_on_until_it_is_closed(self, scene: Scene) -> None:
-        membership = Membership()
+        told = Told()
         source = scene.provider.membership()
-        source.start(membership)
+        source.start(told)
         scene.loop.advance()
         scene.join()
         assert scene.program.asked("follow") == [{"op": "follow", "most": 4, "bundle": {"CPU": 1.0}, "labels": {}}]
         scene.program.say("places", nodes=["a", "b"])
-        scene.program.say("places", nodes=["a", "b", "c"])
-        scene.loop.advance()
-        assert membership.told == [["a", "b"], ["a", "b", "c"]]
+        scene.say("places", nodes=["a", "b", "c"])
+        assert told.said == [nodes("a", "b"), nodes("a", "b", "c")]
         source.close()
-        scene.program.say("places", nodes=[])
-        scene.loop.advance()
-        assert membership.told[-1] == ["a", "b", "c"]
+        scene.say("places", nodes=[])
+        assert told.said[-1] == nodes("a", "b", "c")
 
-    def test_the_node_of_a_lost_host_is_taken_for_gone(self, scene: Scene) -> None:
-        membership = Membership()
-        scene.provider.membership().start(membership)
+    def test_the_node_of_a_lost_host_is_taken_for_gone(self, scene: Scene, told: list[Any]) -> None:
         scene.provider.locate("algo-1", "node-of-algo-1")
-        scene.ask("algo-1")
-        scene.join()
-        scene.start("algo-1")
-        scene.program.say("places", nodes=["node-of-algo-1", "b"])
-        scene.loop.advance()
-        scene.loop.start(scene.hosts["algo-1"].break_off())
-        scene.loop.advance(1.0)
-        assert membership.told == [["node-of-algo-1", "b"], ["b"]]
+        scene.have("algo-1")
+        scene.say("places", nodes=["node-of-algo-1", "b"])
+        scene.break_off("algo-1")
+        assert told == [nodes("node-of-algo-1", "b"), nodes("b")]
 
-    def test_another_driver_is_started_where_one_has_ended_and_after_ever_longer_pauses(self, scene: Scene) -> None:
-        membership = Membership()
-        scene.provider.membership().start(membership)
-        scene.loop.advance()
+    def test_another_driver_is_started_where_one_has_ended_and_after_ever_longer_pauses(
+        self, scene: Scene, told: list[Any]
+    ) -> None:
         scene.join()
-        scene.program.say("places", nodes=["a"])
-        scene.loop.advance()
+        scene.say("places", nodes=["a"])
         for pause in (1.0, 2.0):
             scene.program.end("")
             scene.loop.advance(pause - 0.1)
             count = len(Program.started)
             scene.loop.advance(0.2)
             assert len(Program.started) == count + 1
-        assert membership.told == [["a"], "the process that talks to Ray has ended unexpectedly"]
+        assert told == [nodes("a"), "the process that talks to Ray has ended unexpectedly"]
         scene.join()
-        scene.program.say("places", nodes=["b"])
-        scene.loop.advance()
-        assert membership.told[-1] == ["b"]
+        scene.say("places", nodes=["b"])
+        assert told[-1] == nodes("b")
 
-    def test_a_cluster_that_is_not_there_at_first_is_hopeless(self, scene: Scene) -> None:
-        membership = Membership()
-        scene.provider.membership().start(membership)
-        scene.loop.advance()
-        scene.program.say("refused", reason="there is no Ray")
-        scene.loop.advance()
-        assert membership.told == ["there is no Ray", "hopeless: there is no Ray"]
+    def test_a_cluster_that_is_not_there_at_first_is_hopeless(self, scene: Scene, told: list[Any]) -> None:
+        scene.say("refused", reason="there is no Ray")
+        assert told == ["there is no Ray", "hopeless: there is no Ray"]

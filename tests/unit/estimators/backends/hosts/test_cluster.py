@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from values import BridgingProvider, Job, job_on_values
+from values import BridgingProvider, Job, ValueHost, ValueProvider, job_on_values
 
 from container.contract.failures import Cause
 from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ElasticHorovod
@@ -21,8 +22,6 @@ NewJob = Callable[..., Job]
 @pytest.fixture
 def new_job(tmp_path: Path) -> Iterator[NewJob]:
     """Makes a job on hosts that are values."""
-    import contextlib
-
     with contextlib.ExitStack() as jobs:
 
         def make(strategy: Distribution | None = MPI(), hosts: int = 2, **more: Any) -> Job:  # noqa: B008 - a value
@@ -31,33 +30,44 @@ def new_job(tmp_path: Path) -> Iterator[NewJob]:
         yield make
 
 
-class TestStart:
-    def test_a_gang_is_started_when_all_of_it_is_ready(self, new_job: NewJob) -> None:
-        job = new_job(MPI(), 3)
-        job.provider.waits = True
+@pytest.fixture
+def started(new_job: NewJob) -> NewJob:
+    """Makes such a job and starts it; its hosts come when the test gives them, or wait in operations, if it says so."""
+
+    def start(*given: Any, waits: bool = False, waiting_for: Sequence[str] = (), **more: Any) -> Job:
+        job = new_job(*given, **more)
+        job.provider.waits, job.provider.waiting_for = waits, set(waiting_for)
         job.start()
+        return job
+
+    return start
+
+
+@pytest.fixture
+def job(started: NewJob) -> Job:
+    """A gang of two hosts that train."""
+    return started()
+
+
+class TestStart:
+    def test_a_gang_is_started_when_all_of_it_is_ready(self, started: NewJob) -> None:
+        job = started(MPI(), 3, waits=True)
         assert list(job.provider.asked) == ["algo-1", "algo-2", "algo-3"]
-        job.provider.give("algo-3", "algo-1")
-        job.advance()
+        job.give("algo-3", "algo-1")
         assert not job.host(1).trains and not job.cluster.running
-        job.provider.give("algo-2")
-        job.advance()
+        job.give("algo-2")
         assert all(job.host(number).trains for number in (1, 2, 3)) and job.cluster.running
         assert job.told == [("status", "Training", "")]
         addresses = {job.host(number).toolkit.env["FLEETFIT_CONTROL_ADDRESS"] for number in (1, 2, 3)}
         assert addresses == {"10.0.0.1:7000"}
 
-    def test_hosts_of_an_elastic_job_wait_for_nobody(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-2")
-        job.advance()
+    def test_hosts_of_an_elastic_job_wait_for_nobody(self, started: NewJob) -> None:
+        job = started(ElasticHorovod(), waits=True)
+        job.give("algo-2")
         assert job.host(2).trains and list(job.provider.asked) == ["algo-1"]
         job.cluster.add_host(job.cluster.next_host())
         job.advance()
-        job.provider.give("algo-3")
-        job.advance()
+        job.give("algo-3")
         assert job.host(3).trains
 
     def test_toolkits_of_many_hosts_are_started_in_turns(
@@ -106,18 +116,15 @@ class TestStart:
         [
             (None, BridgingProvider, "", None),
             (None, BridgingProvider, "no forwarding", "and fleetfit cannot forward the connection: no forwarding."),
-            (None, None, "", "need direct connections between the hosts"),
+            (None, ValueProvider, "", "need direct connections between the hosts"),
             (CollectiveAllReduce(), BridgingProvider, "", "need direct connections between the hosts"),
         ],
     )
     def test_a_host_that_does_not_reach_the_first_has_a_bridge_or_fails_the_job(
-        self, new_job: NewJob, strategy: Distribution | None, provider: Any, reason: str, said: str | None
+        self, started: NewJob, strategy: Distribution | None, provider: Any, reason: str, said: str | None
     ) -> None:
-        job = new_job(strategy, **({"provider": provider} if provider is not None else {}))
-        if provider is not None:
-            job.provider.reason = reason  # type: ignore[attr-defined]
-        job.provider.waits = True
-        job.start()
+        job = started(strategy, provider=provider, waits=True)
+        job.provider.reason = reason  # type: ignore[attr-defined]
         job.provider.give("algo-1")
         job.provider.asked["algo-2"].set_result(unreachable := _unreachable("algo-2"))
         job.advance()
@@ -127,10 +134,8 @@ class TestStart:
         else:
             assert said in job.failures[0] and not unreachable.trains
 
-    def test_what_cannot_be_copied_fails_the_job_once(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.start()
+    def test_what_cannot_be_copied_fails_the_job_once(self, started: NewJob) -> None:
+        job = started(waits=True)
         for name in ("algo-1", "algo-2"):
             job.provider.asked[name].set_result(host := _unreachable(name))
             host.fails = {"push": "the disk is full"}
@@ -139,70 +144,52 @@ class TestStart:
 
 
 class TestStop:
-    def test_a_stop_that_overtakes_a_start_cancels_it(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-2")
-        job.advance()
+    def test_a_stop_that_overtakes_a_start_cancels_it(self, started: NewJob) -> None:
+        job = started(waits=True)
+        job.give("algo-2")
         job.cluster.end_now()
         job.advance(1.0)
         assert job.provider.cancelled == ["algo-1"] and job.told == []
         job.start(1)  # the host that was there is kept
         assert list(job.provider.asked) == ["algo-1"]
-        job.provider.give("algo-1")
-        job.advance()
+        job.give("algo-1")
         assert job.host(1).trains and job.host(2).trains
 
-    def test_what_does_not_end_is_killed_half_a_second_later(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
+    def test_what_does_not_end_is_killed_half_a_second_later(self, job: Job) -> None:
         job.cluster.end_now()
         job.advance(0.4)
         assert job.host(1).toolkit.signals == [signal.SIGINT] and not job.host(1).aborted
         job.host(2).toolkit.end(130)
         job.advance(0.2)
         assert [job.host(number).aborted for number in (1, 2)] == [1, 0]
-        job.host(1).toolkit.end(None, signal=signal.SIGKILL)
-        job.advance()
+        job.end(1, code=None, signal=signal.SIGKILL)
         assert [(end.host, end.failure) for end in job.ends] == [("algo-2", None), ("algo-1", None)]
 
-    def test_the_kill_of_one_attempt_does_not_meet_the_next(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
+    def test_the_kill_of_one_attempt_does_not_meet_the_next(self, job: Job) -> None:
         job.cluster.end_now()
-        for number in (1, 2):
-            job.host(number).toolkit.end(1)
+        job.end(1, 2, code=1)
         job.advance(0.1)
         job.start(1)
         job.advance(5.0)
         assert job.host(1).aborted == job.host(2).aborted == 0
 
-    def test_a_host_that_is_withdrawn_is_not_waited_for(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.provider.waits = True
-        job.start()
+    def test_a_host_that_is_withdrawn_is_not_waited_for(self, started: NewJob) -> None:
+        job = started(ElasticHorovod(), waits=True)
         job.cluster.withdraw("algo-2")
         job.advance()
         assert job.provider.cancelled == ["algo-2"] and job.ends == [HostEnd(host="algo-2")]
 
-    def test_a_stop_of_an_elastic_job_does_not_wait_for_a_host_that_is_being_prepared(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-1")
-        job.advance()
+    def test_a_stop_of_an_elastic_job_does_not_wait_for_a_host_that_is_being_prepared(self, started: NewJob) -> None:
+        job = started(ElasticHorovod(), waits=True)
+        job.give("algo-1")
         job.cluster.stop()
         job.advance()
         assert job.provider.cancelled == ["algo-2"] and [end.host for end in job.ends] == ["algo-2"]
         assert job.host(1).toolkit.signals == [signal.SIGTERM]
 
-    def test_cleanup_releases_the_hosts_and_closes_the_provider(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-1")
-        job.advance()
+    def test_cleanup_releases_the_hosts_and_closes_the_provider(self, started: NewJob) -> None:
+        job = started(waits=True)
+        job.give("algo-1")
         job.cluster.cleanup()
         job.advance()
         assert job.provider.released == ["algo-1"] and job.host(1).closed
@@ -210,13 +197,10 @@ class TestStop:
 
 
 class TestEnd:
-    def test_the_last_end_is_told_when_all_that_was_saved_is_here(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
+    def test_the_last_end_is_told_when_all_that_was_saved_is_here(self, job: Job) -> None:
         for number in (1, 2):
             job.host(number).syncs_end = False
-            job.host(number).toolkit.end(0)
-        job.advance()
+        job.end(1, 2)
         assert [end.host for end in job.ends] == ["algo-1"] and job.cluster.running
         for number in (1, 2):
             [sync] = [process for process in job.host(number).processes if "sync" in process.argv]
@@ -233,40 +217,29 @@ class TestEnd:
             ({"code": None, "error": "no such file"}, 255, "algo-1 could not be started: no such file"),
         ],
     )
-    def test_how_a_toolkit_ended_is_told(self, new_job: NewJob, end: Any, code: int | None, said: str | None) -> None:
-        job = new_job()
-        job.start()
-        job.host(1).toolkit.end(**end)
-        job.advance()
+    def test_how_a_toolkit_ended_is_told(self, job: Job, end: Any, code: int | None, said: str | None) -> None:
+        job.end(1, **end)
         [told] = job.ends
         assert told.exit_code == code and (told.failure.message if told.failure is not None else None) == said
 
-    def test_a_host_of_an_elastic_job_that_ends_is_given_back_when_its_outputs_are_here(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.start()
+    def test_a_host_of_an_elastic_job_that_ends_is_given_back_when_its_outputs_are_here(self, started: NewJob) -> None:
+        job = started(ElasticHorovod())
         job.host(2).waits.add("pull")
-        job.host(2).toolkit.end(0)
-        job.advance()
+        job.end(2)
         assert [end.host for end in job.ends] == ["algo-2"] and job.provider.released == []
-        job.host(2).go_on("pull")
-        job.advance()
+        job.go_on(2, "pull")
         assert job.provider.released == ["algo-2"]
 
     @pytest.mark.parametrize("lost", [False, True])
-    def test_outputs_are_collected_from_all_hosts(self, new_job: NewJob, lost: bool) -> None:
-        job = new_job()
-        job.start()
-        for number in (1, 2):
-            job.host(number).toolkit.end(0)
-        job.advance()
+    def test_outputs_are_collected_from_all_hosts(self, job: Job, lost: bool) -> None:
+        job.end(1, 2)
         job.host(2).waits.add("pull")
         job.cluster.collect_outputs()
         job.advance()
         assert job.of_kind("collected") == []
         if lost:
             job.host(2).lose("no sign of life")
-        job.host(2).go_on("pull")
-        job.advance()
+        job.go_on(2, "pull")
         [(failure,)] = job.of_kind("collected")
         if lost:
             assert failure.cause is Cause.HOST_LOST
@@ -278,46 +251,34 @@ class TestEnd:
 class TestLoss:
     @pytest.mark.parametrize("stage", ["acquire", "push", "list", "reach"])
     def test_a_host_of_a_gang_that_is_lost_before_it_trains_fails_the_attempt(
-        self, new_job: NewJob, stage: str
+        self, started: NewJob, stage: str
     ) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.provider.waiting_for = {stage}
-        job.start()
+        job = started(waits=True, waiting_for={stage})
         if stage == "acquire":
             job.provider.give("algo-1")
-            job.provider.refuse("algo-2", "the queue is closed")
+            job.refuse("algo-2", "the queue is closed")
         else:
-            job.provider.give("algo-1", "algo-2")
-            job.advance()
+            job.give("algo-1", "algo-2")
             if stage != "reach":
-                job.host(1).go_on(stage)
-                job.advance()
-            job.host(2).lose("no sign of life")
-        job.advance()
+                job.go_on(1, stage)
+            job.lose(2, "no sign of life")
         reason = "no machine was found for this host: the queue is closed."
         assert job.failures == [reason if stage == "acquire" else "the host was lost: no sign of life."]
         assert job.ends == [] and not job.cluster.running
 
-    def test_one_that_waits_for_the_others_too(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-2")
-        job.advance()
-        job.host(2).lose("its machine was turned off")
-        job.advance()
+    def test_one_that_waits_for_the_others_too(self, started: NewJob) -> None:
+        job = started(waits=True)
+        job.give("algo-2")
+        job.lose(2, "its machine was turned off")
         assert job.failures == ["the host was lost: its machine was turned off."]
         assert job.provider.cancelled == ["algo-1"]
 
     @pytest.mark.parametrize("turns", range(12))
     @pytest.mark.parametrize("strategy", [MPI(), ElasticHorovod()], ids=["gang", "elastic"])
     def test_one_that_is_lost_as_it_gets_ready_is_not_started(
-        self, new_job: NewJob, strategy: Distribution, turns: int
+        self, started: NewJob, strategy: Distribution, turns: int
     ) -> None:
-        job = new_job(strategy, 1)
-        job.provider.waiting_for = {"push"}
-        job.start()
+        job = started(strategy, 1, waiting_for={"push"})
         job.host(1).go_on("push")
 
         def lose(left: int) -> None:
@@ -330,117 +291,85 @@ class TestLoss:
         job.advance()
         assert not job.cluster.running and len(job.failures) + len(job.ends) == 1
 
-    def test_one_that_trains_ends(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
-        job.host(2).lose("no sign of life")
-        job.advance()
+    def test_one_that_trains_ends(self, job: Job) -> None:
+        job.lose(2, "no sign of life")
         assert job.failures == []
         [end] = job.ends
         assert end.failure is not None and end.failure.cause is Cause.HOST_LOST
 
-    def test_the_next_attempt_gets_another_one(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
+    def test_the_next_attempt_gets_another_one(self, job: Job) -> None:
         kept, lost = job.host(1), job.host(2)
         lost.lose("no sign of life")
-        kept.toolkit.end(1)
-        job.advance()
+        job.end(1, code=1)
         job.start(1)
         assert job.host(1) is kept and job.host(2) is not lost
         assert job.host(2).trains and job.provider.released == ["algo-2"]
 
     def test_the_others_of_an_elastic_job_meet_without_one_that_was_lost_before_it_trained(
-        self, new_job: NewJob
+        self, started: NewJob
     ) -> None:
-        job = new_job(ElasticHorovod())
-        job.provider.waiting_for = {"push"}
-        job.start()
+        job = started(ElasticHorovod(), waiting_for={"push"})
         job.host(1).lose("no sign of life")
-        job.host(2).go_on("push")
-        job.advance()
+        job.go_on(2, "push")
         assert job.host(2).trains and job.cluster.meeting_place() == ("10.0.0.254", "eth0")
 
-    def test_an_elastic_job_goes_on_while_others_may_come(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.provider.waits = True
-        job.start()
-        job.provider.refuse("algo-1", "none is free")
-        job.advance()
+    def test_an_elastic_job_goes_on_while_others_may_come(self, started: NewJob) -> None:
+        job = started(ElasticHorovod(), waits=True)
+        job.refuse("algo-1", "none is free")
         assert job.failures == [] and [end.host for end in job.ends] == ["algo-1"]
-        job.provider.refuse("algo-2", "none is free")
-        job.advance()
+        job.refuse("algo-2", "none is free")
         assert job.failures == ["no machine was found for this host: none is free."]
 
 
 class TestNotice:
-    def test_one_that_trains_interrupts_the_attempt_and_is_replaced_for_the_next(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.start()
+    def test_one_that_trains_interrupts_the_attempt_and_is_replaced_for_the_next(self, job: Job) -> None:
         first = job.host(2)
         first.notice(20.0)
         first.notice(19.0)
         job.advance()
         assert job.of_kind("interrupted") == [["algo-2", 20.0]] and job.provider.released == []
-        for number in (1, 2):
-            job.host(number).toolkit.end(0)
-        job.advance()
+        job.end(1, 2)
         job.start(1)
         assert job.provider.released == ["algo-2"] and job.host(2) is not first and job.host(2).trains
 
     @pytest.mark.parametrize("had", ["prepared", "being prepared"])
-    def test_one_that_waits_for_another_is_replaced_at_once(self, new_job: NewJob, had: str) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.provider.waiting_for = {"push"} if had == "being prepared" else set()
-        job.start()
-        job.provider.give("algo-2")
-        job.advance()
-        job.host(2).notice(20.0)
-        job.advance()
+    def test_one_that_waits_for_another_is_replaced_at_once(self, started: NewJob, had: str) -> None:
+        job = started(waits=True, waiting_for={"push"} if had == "being prepared" else ())
+        job.give("algo-2")
+        job.notice(2, 20.0)
         assert job.provider.released == ["algo-2"] and set(job.provider.asked) == {"algo-1", "algo-2"}
         job.provider.waiting_for = set()
-        job.provider.give("algo-1")
-        job.advance()
+        job.give("algo-1")
         assert not job.host(1).trains
-        job.provider.give("algo-2")
-        job.advance()
+        job.give("algo-2")
         assert job.host(1).trains and job.host(2).trains
         assert job.of_kind("interrupted") == [] and job.failures == []
 
-    def test_one_that_comes_as_the_next_attempt_begins_finds_no_start_to_cancel(self, new_job: NewJob) -> None:
-        job = new_job()
-        job.provider.waits = True
-        job.start()
-        job.provider.give("algo-1")
-        job.advance()
+    def test_one_that_comes_as_the_next_attempt_begins_finds_no_start_to_cancel(self, started: NewJob) -> None:
+        job = started(waits=True)
+        job.give("algo-1")
         job.cluster.end_now()
         job.cluster.start(1)
-        job.host(1).notice(20.0)
-        job.advance()
+        job.notice(1, 20.0)
         assert job.failures == [] and job.provider.released == ["algo-1"]
 
-    def test_those_of_an_elastic_job_are_told(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.start()
-        job.host(1).notice(20.0)
-        job.advance()
+    def test_those_of_an_elastic_job_are_told(self, started: NewJob) -> None:
+        job = started(ElasticHorovod())
+        job.notice(1, 20.0)
         assert job.of_kind("interrupted") == [["algo-1", 20.0]] and job.provider.released == []
 
 
 class TestCheckpoints:
-    def test_every_host_has_the_newest_when_all_is_shared(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.start()
+    def test_every_host_has_the_newest_when_all_is_shared(self, started: NewJob) -> None:
+        job = started(ElasticHorovod())
         before = {number: _restores(job, number) for number in (1, 2)}
         job.loop.run(job.cluster.share_checkpoints())
         # What all have saved comes here, then it goes to all.
         assert {number: _restores(job, number) - before[number] for number in (1, 2)} == {1: 2, 2: 2}
 
     @pytest.mark.parametrize("end", ["is let go", "is lost"])
-    def test_a_host_that_goes_meanwhile_is_not_waited_for(self, new_job: NewJob, end: str) -> None:
-        job = new_job(ElasticHorovod())
-        job.start()
+    def test_a_host_that_goes_meanwhile_is_not_waited_for(self, started: NewJob, end: str) -> None:
+        job = started(ElasticHorovod())
         leaving = job.host(2)
         leaving.syncs_end = False
         sharing = job.loop.start(job.cluster.share_checkpoints())
@@ -453,29 +382,23 @@ class TestCheckpoints:
         job.advance()
         assert sharing.done() and sharing.exception() is None
 
-    def test_two_that_ask_for_the_same_host_at_once_are_served_once(self, new_job: NewJob) -> None:
-        job = new_job(ElasticHorovod())
-        job.start()
+    def test_two_that_ask_for_the_same_host_at_once_are_served_once(self, started: NewJob) -> None:
+        job = started(ElasticHorovod())
         before = _restores(job, 1)
         asking = [job.loop.start(job.cluster.refresh_checkpoints("algo-1")) for _ in range(2)]
         job.advance()
         assert all(one.done() for one in asking) and _restores(job, 1) == before + 1
 
 
-def test_a_limit_that_the_provider_has_reached_is_told(new_job: NewJob) -> None:
-    job = new_job()
-    job.start()
+def test_a_limit_that_the_provider_has_reached_is_told(job: Job) -> None:
     job.provider.job.limit("the budget of $5 is spent")
     assert job.of_kind("limit") == [["the budget of $5 is spent"]]
 
 
-def test_a_job_that_has_begun_to_train_does_not_go_back_to_pending(new_job: NewJob) -> None:
-    job = new_job(ElasticHorovod())
-    job.provider.waits = True
-    job.start()
+def test_a_job_that_has_begun_to_train_does_not_go_back_to_pending(started: NewJob) -> None:
+    job = started(ElasticHorovod(), waits=True)
     job.provider.job.tell("no room yet")
-    job.provider.give("algo-1", "algo-2")
-    job.advance()
+    job.give("algo-1", "algo-2")
     job.provider.job.tell("somebody waits")  # something trains: nobody has to know
     for number in (1, 2):
         job.host(number).lose("no sign of life")
@@ -488,9 +411,7 @@ def test_a_job_that_has_begun_to_train_does_not_go_back_to_pending(new_job: NewJ
     ]
 
 
-def _unreachable(name: str) -> Any:
-    from values import ValueHost
-
+def _unreachable(name: str) -> ValueHost:
     host = ValueHost(name)
     host.fails = {"reach": "connection refused"}
     return host

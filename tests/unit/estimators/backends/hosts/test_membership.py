@@ -3,28 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from values import VirtualLoop
+from values import Told, VirtualLoop
 
 from estimators.backends.hosts import membership
-
-
-class Told:
-    """Keeps what it is told."""
-
-    def __init__(self) -> None:
-        self.said: list[object] = []
-
-    def places(self, found: membership.Places) -> None:
-        self.said.append(dict(found))
-
-    def leaving(self, name: str, seconds: float) -> None:
-        self.said.append((name, seconds))
-
-    def problem(self, text: str) -> None:
-        self.said.append(text)
-
-    def hopeless(self, text: str) -> None:
-        self.said.append(f"hopeless: {text}")
 
 
 def test_only_what_is_new_is_told() -> None:

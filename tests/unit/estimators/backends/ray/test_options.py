@@ -20,18 +20,12 @@ def test_without_options_each_process_has_a_core_on_a_cluster_that_ray_finds() -
 def test_what_a_host_gets_is_what_was_asked_for() -> None:
     made = RayOptions.of(
         {
-            "address": "ray://head:10001",
-            "strategy": "SPREAD",
-            "resources_per_host": {"CPU": 8, "GPU": 0.5, "special": 2},
-            "accelerator_type": "A100",
-            "labels": {"ray.io/market-type": "spot"},
-            "placement_group": "ab" * 18,
-            "runtime_env": {"pip": ["pandas"]},
-            "python": "/opt/python",
+            "address": "ray://head:10001", "strategy": "SPREAD", "accelerator_type": "A100", "silence": 3,
+            "resources_per_host": {"CPU": 8, "GPU": 0.5, "special": 2}, "labels": {"ray.io/market-type": "spot"},
+            "placement_group": "ab" * 18, "runtime_env": {"pip": ["pandas"]}, "python": "/opt/python",
             "caller_address": "10.0.0.1",
-            "silence": 3,
         }
-    )
+    )  # fmt: skip
     assert made.bundle(4) == {"CPU": 8.0, "GPU": 0.5, "special": 2.0, "accelerator_type:A100": 0.001}
     assert made.silence == 3.0 and made.labels == {"ray.io/market-type": "spot"}
 

@@ -41,14 +41,21 @@ def spec(image: str | None = AWS_IMAGE, strategy: Distribution | None = None, **
     )
 
 
+def with_code(given: TrainingJobSpec, toolkit: str = "auto") -> TrainingJobSpec:
+    return shipping.with_code_channel(given, toolkit=toolkit, prefix=PREFIX)
+
+
 def check(given: TrainingJobSpec, **options: Any) -> None:
     SageMakerBackend.check(given, JobOptions(backend="ml", **options))
+
+
+BARE = dataclasses.replace(spec(), hyperparameters={})
 
 
 class TestToolkit:
     @pytest.mark.parametrize("strategy", [None, MPI(), ParameterServer(), CollectiveAllReduce(processes_per_host=2)])
     def test_it_goes_along_into_images_that_lack_it(self, strategy: Distribution | None) -> None:
-        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="auto", prefix=PREFIX)
+        made = with_code(spec(strategy=strategy))
         check(made)
         assert shipping.is_shipped(made) and made.algorithm.entry_point == shipping.ENTRY_POINT
         assert made.inputs[-1].to_request()["DataSource"]["S3DataSource"]["S3Uri"] == f"{PREFIX}/"
@@ -64,35 +71,31 @@ class TestToolkit:
             dataclasses.replace(spec("mine"), hyperparameters={}),
             dataclasses.replace(spec(), algorithm=Algorithm(image="mine", entry_point=("python3", "/own.py"))),
         ):
-            made = shipping.with_code_channel(given, toolkit="auto", prefix=PREFIX)
-            assert made == given
+            assert (made := with_code(given)) == given
             assert shipping.uploads(made, has_source=given.program is not None).toolkit is None
 
     def test_code_on_s3_stays_there(self) -> None:
         given = spec(parameters={codec.SUBMIT_DIRECTORY: "s3://code/sourcedir.tar.gz"})
-        made = shipping.with_code_channel(given, toolkit="auto", prefix=PREFIX)
+        made = with_code(given)
         assert made.submit_directory == "s3://code/sourcedir.tar.gz"
         assert shipping.uploads(made, has_source=False).source is None
         assert "needs boto3" in shipping.warnings(made)[0]
 
     def test_without_a_network_the_code_comes_by_a_channel(self) -> None:
-        made = shipping.with_code_channel(
-            spec("fleetfit-training", network_isolation=True), toolkit="auto", prefix=PREFIX
-        )
+        made = with_code(spec("fleetfit-training", network_isolation=True))
         assert not shipping.is_shipped(made)
         assert shipping.uploads(made, has_source=True) == shipping.Uploads(source=UPLOADED)
         elsewhere = spec(network_isolation=True, parameters={codec.SUBMIT_DIRECTORY: "s3://code/x.tar.gz"})
         with pytest.raises(UnsupportedError, match=r"cannot fetch source_dir='s3://code/x\.tar\.gz'"):
-            shipping.with_code_channel(elsewhere, toolkit="auto", prefix=PREFIX)
+            with_code(elsewhere)
 
     def test_the_channels_name_is_ours(self) -> None:
         with pytest.raises(ConfigurationError, match="'fleetfit' is fleetfit's own"):
-            shipping.with_code_channel(spec(inputs=(InputChannel(name="fleetfit"),)), toolkit="auto", prefix=PREFIX)
+            with_code(spec(inputs=(InputChannel(name="fleetfit"),)))
 
     def test_nothing_to_start(self) -> None:
-        bare = dataclasses.replace(spec(), hyperparameters={})
         with pytest.raises(UnsupportedError, match="needs an entry_point"):
-            shipping.with_code_channel(bare, toolkit="shipped", prefix=PREFIX)
+            with_code(BARE, "shipped")
 
 
 class TestRefusals:
@@ -105,7 +108,7 @@ class TestRefusals:
         ],
     )
     def test_what_awss_toolkit_cannot_do(self, strategy: Distribution, said: str) -> None:
-        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="image", prefix=PREFIX)
+        made = with_code(spec(strategy=strategy), "image")
         with pytest.raises(UnsupportedError, match=said) as caught:
             check(made)
         assert "leave toolkit='image' out" in str(caught.value)
@@ -114,22 +117,19 @@ class TestRefusals:
         "strategy", [None, MPI(processes_per_host=2), CollectiveAllReduce(), ParameterServer(cluster_spec="sagemaker")]
     )
     def test_what_it_can(self, strategy: Distribution | None) -> None:
-        made = shipping.with_code_channel(spec(strategy=strategy), toolkit="image", prefix=PREFIX)
+        made = with_code(spec(strategy=strategy), "image")
         check(made)
         assert "starts the script with its own toolkit" in shipping.warnings(made)[0]
 
     @pytest.mark.parametrize("name", ["on_undistributed", "on_nan"])
     def test_what_only_our_toolkit_fails_a_job_for(self, name: str) -> None:
         options = {name: "fail"}
-        hyperparameters = {f"fleetfit_{name}": "fail"}
-        made = shipping.with_code_channel(spec(parameters=hyperparameters), toolkit="auto", prefix=PREFIX)
-        check(made, **options)
-        left = shipping.with_code_channel(spec(parameters=hyperparameters), toolkit="image", prefix=PREFIX)
+        given = spec(parameters={f"fleetfit_{name}": "fail"})
+        check(with_code(given), **options)
         with pytest.raises(UnsupportedError, match=f"does not know fleetfit_{name}"):
-            check(left, **options)
-        bare = dataclasses.replace(spec(), hyperparameters={})
+            check(with_code(given, "image"), **options)
         with pytest.raises(UnsupportedError, match=rf"RunOptions\({name}='fail'\): .* does not contain the toolkit"):
-            check(bare, **options)
+            check(BARE, **options)
 
     def test_no_job_fails_there_for_what_is_in_its_logs(self) -> None:
         loss = MetricDefinition(name="loss", regex="loss: ([0-9.]+)")
@@ -156,13 +156,10 @@ class TestRefusals:
         ],
     )
     def test_code_on_s3_that_cannot_be(self, arguments: dict[str, Any], said: str) -> None:
-        given = {"entry_point": "train.py", "source_dir": "s3://bucket/code.tar.gz", **arguments}
+        code = {"entry_point": "train.py", "source_dir": "s3://bucket/code.tar.gz", **arguments}
+        role = "arn:aws:iam::123456789012:role/x"
         estimator = TensorFlow(
-            instance_type="ml.m5.xlarge",
-            role="arn:aws:iam::123456789012:role/x",
-            image_uri="mine",
-            output_path="s3://bucket",
-            **{name: value for name, value in given.items() if value is not None},
+            instance_type="ml.m5.xlarge", role=role, image_uri="mine", output_path="s3://bucket", **code
         )
         with pytest.raises(ConfigurationError, match=said):
             estimator.fit()

@@ -69,8 +69,14 @@ def backend(asyncio_loop: AsyncioLoop, tmp_path: Path) -> Iterator[SageMakerBack
     record.release()
 
 
-def reach(backend: SageMakerBackend, service: Service) -> None:
+def serve(backend: SageMakerBackend, unreached: int = 0, error: Exception | None = None) -> Service:
+    service = Service(unreached, error)
     backend._aws = types.SimpleNamespace(client=lambda name: service)  # type: ignore[assignment]
+    return service
+
+
+def answered(code: str, message: str = "", **more: Any) -> ClientError:
+    return ClientError({"Error": {"Code": code, "Message": message}, **more}, "Operation")  # type: ignore[typeddict-item]
 
 
 def finish(backend: SageMakerBackend) -> None:
@@ -87,8 +93,8 @@ def finish(backend: SageMakerBackend) -> None:
         NoCredentialsError(),
         SSLError(endpoint_url="https://api.sagemaker", error="EOF occurred in violation of protocol"),
         ProxyConnectionError(proxy_url="http://proxy"),
-        ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, "StopTrainingJob"),
-        ClientError({"Error": {"Code": "ExpiredTokenException", "Message": ""}}, "StopTrainingJob"),
+        answered("ThrottlingException"),
+        answered("ExpiredTokenException"),
     ],
     ids=lambda error: type(error).__name__,
 )
@@ -96,8 +102,7 @@ def test_a_request_is_repeated_until_it_is_answered_however_often_a_stop_is_want
     error: Exception, backend: SageMakerBackend, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(backend, "_reconnect", lambda: None)
-    service = Service(unreached=2, error=error)
-    reach(backend, service)
+    service = serve(backend, unreached=2, error=error)
     backend.stop()
     first = backend._stopping
     backend.stop()
@@ -110,8 +115,7 @@ def test_a_request_is_repeated_until_it_is_answered_however_often_a_stop_is_want
 
 
 def test_a_job_that_is_not_followed_any_more_is_not_stopped(backend: SageMakerBackend) -> None:
-    service = Service()
-    reach(backend, service)
+    service = serve(backend)
     backend.stop()
     backend._state = _State.ENDED
     finish(backend)
@@ -119,19 +123,10 @@ def test_a_job_that_is_not_followed_any_more_is_not_stopped(backend: SageMakerBa
 
 
 def test_a_job_that_cannot_be_stopped_any_more_is_not_asked_again(backend: SageMakerBackend) -> None:
-    error = ClientError({"Error": {"Code": "ValidationException", "Message": "it is Completed"}}, "StopTrainingJob")
-    service = Service(unreached=2, error=error)
-    reach(backend, service)
+    service = serve(backend, unreached=2, error=answered("ValidationException", "it is Completed"))
     backend.stop()
     finish(backend)
     assert service.asked == 1
-
-
-THROTTLED = ClientError({"Error": {"Code": "ThrottlingException", "Message": ""}}, "CreateTrainingJob")
-FAULT = ClientError(
-    {"Error": {"Code": "InternalFailure", "Message": ""}, "ResponseMetadata": {"HTTPStatusCode": 500}},  # type: ignore[typeddict-item]
-    "CreateTrainingJob",
-)
 
 
 @pytest.mark.parametrize(
@@ -139,24 +134,23 @@ FAULT = ClientError(
     [
         (EndpointConnectionError(endpoint_url="https://api.sagemaker"), False),
         (ConnectionResetError(), True),
-        (THROTTLED, False),
-        (FAULT, True),
+        (answered("ThrottlingException"), False),
+        (answered("InternalFailure", ResponseMetadata={"HTTPStatusCode": 500}), True),
     ],
     ids=("not reached", "no answer", "throttled", "a fault"),
 )
 def test_a_job_is_created_when_sagemaker_is_reached_again(
     error: Exception, may_exist: bool, backend: SageMakerBackend
 ) -> None:
-    service = Service(unreached=2, error=error)
-    reach(backend, service)
+    service = serve(backend, unreached=2, error=error)
     assert backend._create({}) == "arn"
     assert (service.asked, backend._may_exist) == (3, may_exist)
 
 
 def test_a_job_whose_creation_was_not_answered_is_found_when_sagemaker_can_be_asked(backend: SageMakerBackend) -> None:
     """The name is taken by our own request: its description is asked for again, and the job is followed."""
-    taken = ClientError({"Error": {"Code": "ResourceInUse", "Message": ""}}, "CreateTrainingJob")
-    create, describe = Service(unreached=1, error=taken), Service(unreached=2, error=THROTTLED)
+    create = serve(backend, unreached=1, error=answered("ResourceInUse"))
+    describe = Service(unreached=2, error=answered("ThrottlingException"))
     request = backend.spec.to_request()
 
     def describe_training_job(**_: Any) -> dict[str, Any]:
@@ -164,5 +158,4 @@ def test_a_job_whose_creation_was_not_answered_is_found_when_sagemaker_can_be_as
         return {**request, "TrainingJobArn": "arn", "CreationTime": datetime.datetime.now(datetime.timezone.utc)}
 
     create.describe_training_job = describe_training_job  # type: ignore[attr-defined]
-    reach(backend, create)
     assert backend._create(request) == "arn" and describe.asked == 3

@@ -38,36 +38,17 @@ def test_without_options_whole_nodes_of_the_default_partition_are_asked_for() ->
     made = SlurmOptions.of({})
     assert made.python == sys.executable and made.partition is None
     assert made.words(3) == [
-        "--nodes=3",
-        "--ntasks-per-node=1",
-        "--export=NIL",
-        "--no-kill",
-        "--exclusive",
-        "--no-requeue",
-    ]
+        "--nodes=3", "--ntasks-per-node=1", "--export=NIL", "--no-kill", "--exclusive", "--no-requeue"
+    ]  # fmt: skip
 
 
 def test_options_become_sbatchs_words() -> None:
-    made = SlurmOptions.of(
-        {
-            "partition": "gpu",
-            "account": "lab",
-            "qos": "high",
-            "gres": "gpu:2",
-            "constraint": "a100&nvlink",
-            "cpus_per_task": 8,
-            "time": 90,
-            "requeue": True,
-            "signal": "TERM@120",
-            "sbatch": ["--wckey=x"],
-        }
-    )
-    words = made.words(1)
+    texts = {"partition": "gpu", "account": "lab", "qos": "high", "gres": "gpu:2", "constraint": "a100&nvlink"}
+    others = {"cpus_per_task": 8, "time": 90, "requeue": True, "signal": "TERM@120", "sbatch": ["--wckey=x"]}
+    words = SlurmOptions.of({**texts, **others}).words(1)
     assert words[0] == "--nodes=1" and words[-1] == "--wckey=x"
-    assert {
-        "--partition=gpu", "--account=lab", "--qos=high", "--gres=gpu:2", "--constraint=a100&nvlink",
-        "--cpus-per-task=8", "--time=90", "--requeue", "--signal=TERM@120",
-    } <= set(words)  # fmt: skip
+    assert {f"--{name}={text}" for name, text in texts.items()} <= set(words)
+    assert {"--cpus-per-task=8", "--time=90", "--requeue", "--signal=TERM@120"} <= set(words)
     assert "--exclusive" not in words  # it has said what it needs of a node
     assert "--exclusive" in SlurmOptions.of({"gres": "gpu:2", "exclusive": True}).words(1)
 
@@ -94,24 +75,19 @@ def test_what_cannot_be_meant_is_refused(given: dict[str, object]) -> None:
         SlurmOptions.of(given)
 
 
-def test_an_allocation_that_fit_is_called_in_is_not_taken_for_the_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    monkeypatch.setenv("SLURM_CONF", "/etc/slurm.conf")
-    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
-    found = keeper.environment()
-    assert "SLURM_JOB_ID" not in found
-    assert found["SLURM_CONF"] == "/etc/slurm.conf" and found["SBATCH_ACCOUNT"] == "lab"
-
-
 @pytest.mark.parametrize(
-    "name",
-    ["SBATCH_WAIT", "SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SCANCEL_INTERACTIVE", "SQUEUE_STATES", "SRUN_EXPORT_ENV"],
-)
-def test_options_of_slurms_commands_are_not_taken_from_the_callers_variables(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    ("name", "taken"),
+    [
+        ("SLURM_CONF", True), ("SBATCH_ACCOUNT", True), ("SLURM_JOB_ID", False), ("SBATCH_WAIT", False),
+        ("SBATCH_ARRAY_INX", False), ("SBATCH_EXCLUSIVE", False), ("SCANCEL_INTERACTIVE", False),
+        ("SQUEUE_STATES", False), ("SRUN_EXPORT_ENV", False),
+    ],
+)  # fmt: skip
+def test_of_the_callers_variables_neither_its_allocation_nor_options_of_commands_are_taken(
+    name: str, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(name, "1")
-    assert name not in keeper.environment()
+    assert keeper.environment().get(name) == ("1" if taken else None)
 
 
 def test_slurms_lines_of_fields_are_read() -> None:

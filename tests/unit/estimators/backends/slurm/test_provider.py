@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import ElasticHorovod
-from estimators.backends.hosts.provider import HostUnavailable, ProvidedJob
+from estimators.backends.hosts.provider import HostUnavailable
 from estimators.backends.slurm import allocations
 from estimators.backends.slurm import provider as slurm
-from estimators.job.request import Algorithm, JobOptions, Resources, TrainingJobSpec
 
 CANCELLED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 ***\n"
 PREEMPTED = b"*** STEP 7.0 ON n1 CANCELLED AT 2026-11-27T03:00:00 DUE TO PREEMPTION ***\n"
@@ -83,21 +81,8 @@ class Slurm:
         self.agents: dict[str, dict[str, Any]] = {}
         self.python_version = ".".join(map(str, sys.version_info[:3]))
         self._questions: list[dict[str, Any]] = []
-        strategy = ElasticHorovod(min_hosts=1, max_hosts=4).to_hyperparameters() if elastic else {}
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=TrainingJobSpec(
-                name="job-1",
-                algorithm=Algorithm(),
-                hyperparameters=codec.encode({codec.PROGRAM: "train.py", **strategy}),
-                resources=Resources(instance_type="slurm", instance_count=2),
-            ),
-            options=JobOptions(backend="slurm", backend_options=options),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.provider = slurm.SlurmProvider(job)
+        spec = spec_of(ElasticHorovod(min_hosts=1, max_hosts=4) if elastic else None, instance_type="slurm")
+        self.provider = slurm.SlurmProvider(provided(self.loop, spec, self.events, **options))
 
     def start_program(self, loop: Any, argv: Sequence[str], **more: Any) -> Program:
         program = Program(argv)
@@ -134,11 +119,15 @@ class Slurm:
         self.keepers[-1].say(json.dumps({"id": question["id"], "event": event, **values}).encode() + b"\n")
         self.loop.advance()
 
-    def allocate(self, job: str, *nodes: str) -> None:
-        """Have what was submitted run at once."""
+    def submitted(self, job: str) -> None:
+        """Have what was asked for submitted, and watched."""
         self.asked()
         self.answer("submit", "submitted", job=job)
         self.asked()
+
+    def allocate(self, job: str, *nodes: str) -> None:
+        """Have what was submitted run at once."""
+        self.submitted(job)
         self.runs(*nodes)
 
     def runs(self, *nodes: str, operation: str = "watch") -> None:
@@ -170,6 +159,11 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Slurm]]:
         each.loop.close()
 
 
+@pytest.fixture
+def cluster(make: Callable[..., Slurm]) -> Slurm:
+    return make()
+
+
 def outcome(task: asyncio.Task[Any]) -> Any:
     """The host of an acquisition, or why there is none."""
     if not task.done():
@@ -179,8 +173,7 @@ def outcome(task: asyncio.Task[Any]) -> Any:
     return str(error) if error is not None else task.result().name
 
 
-def test_hosts_that_are_asked_for_at_once_come_in_one_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_hosts_that_are_asked_for_at_once_come_in_one_allocation(cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
     assert cluster.asked() == [["submit", "sbatch", "--nodes=2"]]
     cluster.answer("submit", "submitted", job="7")
@@ -215,12 +208,9 @@ def test_each_host_of_an_elastic_job_has_an_allocation_of_its_own_on_another_nod
     assert outcome(second) == "algo-2"
 
 
-def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(cluster: Slurm) -> None:
     first, second, third = cluster.acquire("algo-1", "algo-2", "algo-3")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
+    cluster.submitted("7")
     first.cancel()
     second.cancel()
     cluster.loop.advance()
@@ -230,8 +220,7 @@ def test_the_last_of_its_acquisitions_that_is_cancelled_cancels_an_allocation(ma
     assert cluster.asked() == [["cancel", "7"]]
 
 
-def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(cluster: Slurm) -> None:
     first, second = cluster.acquire("algo-1", "algo-2")
     first.cancel()
     cluster.allocate("7", "n1", "n2")
@@ -239,8 +228,7 @@ def test_a_host_whose_acquisition_is_cancelled_leaves_its_node_to_the_others(mak
     assert [(one.argv[2], one.argv[-1]) for one in cluster.sruns] == [("--nodelist=n1", "7")]
 
 
-def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_number(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_number(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.asked()
     task.cancel()
@@ -254,8 +242,7 @@ def test_a_submission_that_is_cancelled_meanwhile_is_cancelled_when_it_has_a_num
     assert outcome(again) == "algo-1"
 
 
-def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(cluster: Slurm) -> None:
 
     async def ask() -> None:
         task = asyncio.ensure_future(cluster.provider.acquire("algo-1"))
@@ -267,29 +254,21 @@ def test_what_is_asked_for_and_cancelled_in_one_turn_is_not_submitted(make: Call
     assert not cluster.keepers
 
 
+NODE = {"name": "n1", "address": "127.0.0.1"}
+
+
 @pytest.mark.parametrize(
     ("event", "reason"),
     [
-        (
-            {"event": "over", "state": "CANCELLED", "reason": "None"},
-            "Slurm job 7 ended before it ran: the allocation was cancelled (scancel)",
-        ),
-        (
-            {"event": "running", "nodes": [{"name": "n1", "address": "127.0.0.1"}]},
-            "Slurm job 7 runs on 1 nodes, but 2 were requested",
-        ),
+        ({"event": "over", "state": "CANCELLED"}, "ended before it ran: the allocation was cancelled (scancel)"),
+        ({"event": "running", "nodes": [NODE]}, "runs on 1 nodes, but 2 were requested"),
     ],
 )
-def test_an_allocation_that_does_not_run_fails_its_hosts(
-    event: dict[str, Any], reason: str, make: Callable[..., Slurm]
-) -> None:
-    cluster = make()
+def test_an_allocation_that_does_not_run_fails_its_hosts(event: dict[str, Any], reason: str, cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
-    cluster.answer("watch", **event)
-    assert [outcome(task) for task in tasks] == [reason, reason]
+    cluster.submitted("7")
+    cluster.answer("watch", **{"reason": "None", **event})
+    assert [outcome(task) for task in tasks] == [f"Slurm job 7 {reason}"] * 2
     assert cluster.asked() == [["cancel", "7"]]
 
 
@@ -300,22 +279,16 @@ def test_an_allocation_that_does_not_run_fails_its_hosts(
         ("127.0.0.1", "2.7.18", f"is Python 2.7, but fit() runs on {sys.version_info[0]}.{sys.version_info[1]}. Name"),
     ],
 )
-def test_a_node_that_cannot_be_used_is_named(
-    address: str, version: str, reason: str, make: Callable[..., Slurm]
-) -> None:
-    cluster = make()
+def test_a_node_that_cannot_be_used_is_named(address: str, version: str, reason: str, cluster: Slurm) -> None:
     cluster.python_version = version
     [task] = cluster.acquire("algo-1")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="7")
-    cluster.asked()
-    cluster.answer("watch", "running", nodes=[{"name": "n1", "address": address}])
+    cluster.submitted("7")
+    cluster.answer("watch", "running", nodes=[{**NODE, "address": address}])
     assert outcome(task).startswith("n1 (Slurm job 7): ") and reason in outcome(task)
     assert cluster.asked() == [["cancel", "7"]]
 
 
-def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     assert cluster.loop.run(cluster.agents["algo-1"]["source"].explain("it ended")) == "it ended"
@@ -329,8 +302,7 @@ def test_nodes_that_were_lost_without_a_word_are_avoided_while_there_are_others(
     assert outcome(again) == "sbatch refused the allocation: Requested node configuration is not available"
 
 
-def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_notice_is_for_all_hosts_of_an_allocation(cluster: Slurm) -> None:
     tasks = cluster.acquire("algo-1", "algo-2")
     cluster.allocate("7", "n1", "n2")
     cluster.agents["algo-2"]["source"].signalled(15)
@@ -340,8 +312,7 @@ def test_a_notice_is_for_all_hosts_of_an_allocation(make: Callable[..., Slurm]) 
     assert [cluster.loop.run(task.result().until_noticed()) for task in tasks] == [19.0, 19.0]
 
 
-def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(make: Callable[..., Slurm]) -> None:
-    cluster = make()
+def test_a_host_of_an_allocation_that_somebody_cancels_is_lost_at_once(cluster: Slurm) -> None:
     [task] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     cluster.sruns[0].say(CANCELLED)
@@ -381,8 +352,7 @@ def test_a_keeper_that_is_killed_is_followed_by_another(make: Callable[..., Slur
     [first] = cluster.acquire("algo-1")
     cluster.allocate("7", "n1")
     [second] = cluster.acquire("algo-2")
-    cluster.asked()
-    cluster.answer("submit", "submitted", job="8")
+    cluster.submitted("8")
     [third] = cluster.acquire("algo-3")
     cluster.asked()
     cluster.keepers[0].end()

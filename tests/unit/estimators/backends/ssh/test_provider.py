@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import fcntl
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from values import ProviderQueue, ValueHost, VirtualLoop
+from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
-from container.contract import hyperparameters as codec
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
+from container.system import locks
 from estimators.backends.hosts.provider import Host, HostError, HostUnavailable, ProvidedJob
 from estimators.backends.ssh import machines
 from estimators.backends.ssh.provider import Reservation, SshProvider
-from estimators.job.request import Algorithm, JobOptions, OutputConfig, Resources, TrainingJobSpec
+from estimators.job.request import JobOptions
 
 
 class Provider(SshProvider):
@@ -54,22 +53,8 @@ class World:
     def __init__(self, strategy: Distribution, hosts: int, options: dict[str, Any]) -> None:
         self.loop = VirtualLoop()
         self.events = ProviderQueue()
-        spec = TrainingJobSpec(
-            name="job-1",
-            algorithm=Algorithm(),
-            hyperparameters=codec.encode({codec.PROGRAM: "train.py", **strategy.to_hyperparameters()}),
-            output=OutputConfig(path="/nowhere"),
-            resources=Resources(instance_type="ssh", instance_count=hosts),
-        )
-        job = ProvidedJob(
-            loop=self.loop,
-            spec=spec,
-            options=JobOptions(backend="ssh", backend_options=options),
-            found={},
-            protected=set(),
-            events=self.events,
-        )
-        self.provider = Provider(job)
+        spec = spec_of(strategy, instance_type="ssh", hosts=hosts)
+        self.provider = Provider(provided(self.loop, spec, self.events, **options))
         self.tasks: dict[str, asyncio.Task[Host]] = {}
 
     def acquire(self, *names: str) -> None:
@@ -116,30 +101,18 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[NewWorld]
         one.close()
 
 
-class Lock:
-    """Another job that has a machine."""
-
-    def __init__(self, machine: str) -> None:
-        path = machines.locks_folder() / machine
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._fd = os.open(path, os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(self._fd)
-            raise
-        os.write(self._fd, b"job-0")
-
-    def release(self) -> None:
-        os.close(self._fd)
+def take(machine: str) -> int:
+    """Have another job take a machine, until the descriptor is closed."""
+    path = machines.locks_folder() / machine
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = locks.take(path)
+    assert lock is not None
+    os.write(lock, b"job-0")
+    return lock
 
 
 def is_free(machine: str) -> bool:
-    try:
-        Lock(machine).release()
-    except BlockingIOError:
-        return False
-    return True
+    return not locks.is_held(machines.locks_folder() / machine)
 
 
 def test_each_host_has_a_machine_and_gives_it_back(world: NewWorld) -> None:
@@ -168,12 +141,12 @@ def test_machines_are_tried_until_one_will_do_and_without_one_each_reason_is_sai
     job.provider.fails = {"a": "nothing listens", "b": "no route"}
     job.acquire("algo-1")
     assert job.of("algo-1") == "c" and is_free("a") and is_free("b")
-    other = Lock("b")
+    other = take("b")
     job.acquire("algo-2")
     assert job.of("algo-2") == (
         "a: nothing listens; no machine is free: other jobs have b (job-0). Wait for them, or add hosts"
     )
-    other.release()
+    os.close(other)
 
 
 def test_one_that_was_lost_is_taken_last(world: NewWorld) -> None:
@@ -194,23 +167,23 @@ def test_a_host_that_is_not_needed_any_more_gives_its_machine_back(world: NewWor
 
 
 def test_a_job_waits_for_all_its_machines_and_holds_none_meanwhile(world: NewWorld) -> None:
-    others = {name: Lock(name) for name in "ab"}
+    a, b = take("a"), take("b")
     job = world(wait=300)
     job.acquire("algo-1", "algo-2")
-    others["a"].release()
+    os.close(a)
     job.loop.advance(10)
     assert job.of("algo-1") is None and is_free("a")
     assert job.events.waits == [
         "waiting for machines: other jobs have a (job-0), b (job-0)",
         "waiting for machines: other jobs have b (job-0)",
     ]
-    others["b"].release()
+    os.close(b)
     job.loop.advance(1.1)
     assert [job.of("algo-1"), job.of("algo-2")] == ["a", "b"]
 
 
 def test_a_wait_ends_with_the_reason(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(wait=30)
     job.acquire("algo-1", "algo-2")
     job.loop.advance(29)
@@ -218,46 +191,46 @@ def test_a_wait_ends_with_the_reason(world: NewWorld) -> None:
     job.loop.advance(2)
     assert job.of("algo-1") == "a"
     assert job.of("algo-2") == "no machine is free: other jobs have b (job-0). Wait for them, or add hosts"
-    other.release()
+    os.close(other)
 
 
 def test_a_job_that_holds_machines_does_not_wait_for_the_others_for_long(world: NewWorld) -> None:
     job = world(hosts=3, machines="a,b", wait=86_400)
     job.acquire("algo-1")
-    other = Lock("b")
+    other = take("b")
     job.acquire("algo-2")
     job.loop.advance(590)
     assert job.of("algo-2") is None
     job.loop.advance(70)
     assert "other jobs have" in job.of("algo-2")
-    other.release()
+    os.close(other)
 
 
 def test_who_waits_and_is_not_needed_any_more_is_not_waited_for(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(wait=300)
     job.acquire("algo-1", "algo-2")
     job.tasks["algo-2"].cancel()
     job.loop.advance(1.1)
     assert job.of("algo-1") == "a"
-    other.release()
+    os.close(other)
     assert is_free("b")
 
 
 def test_machines_that_do_not_come_up_are_tried_again_after_longer_and_longer(world: NewWorld) -> None:
-    other = Lock("b")
+    other = take("b")
     job = world(hosts=1, wait=300)
     job.provider.fails = {"a": "no route"}
     job.acquire("algo-1")
     job.loop.advance(15)
     assert len(job.provider.tried) == 4  # after 0, 2, 6 and 14 s
-    other.release()
+    os.close(other)
     job.loop.advance(16)
     assert job.of("algo-1") == "b"
 
 
 def test_close_gives_everything_back(world: NewWorld) -> None:
-    other = Lock("c")
+    other = take("c")
     job = world(hosts=3, machines="a,b,c", wait=300)
     job.acquire("algo-1", "algo-2", "algo-3")
     for task in job.tasks.values():
@@ -265,7 +238,7 @@ def test_close_gives_everything_back(world: NewWorld) -> None:
     job.provider.close()
     job.loop.advance()
     assert is_free("a") and is_free("b")
-    other.release()
+    os.close(other)
 
 
 def test_where_discovery_names_machines_a_host_waits_for_its_own(world: NewWorld) -> None:
@@ -306,14 +279,12 @@ def test_too_few_machines_or_slots_are_refused_by_name(
 def test_a_plan_says_how_hosts_are_reached(world: NewWorld) -> None:
     job = world(2, "a,ann@b", ssh_config="/lab/config").provider.job
     placement = SshProvider.describe(job.spec, job.options)
-    assert placement.connect is not None
-    assert [placement.connect[host] for host in job.spec.hosts] == [
-        ("ssh", "-F", "/lab/config", "a"), ("ssh", "-F", "/lab/config", "-l", "ann", "b"),
-    ]  # fmt: skip
+    ssh = ("ssh", "-F", "/lab/config")
+    assert placement.connect == {"algo-1": (*ssh, "a"), "algo-2": (*ssh, "-l", "ann", "b")}
 
 
 def test_a_trial_of_a_tuner_waits_for_machines_that_other_jobs_have() -> None:
-    options = JobOptions(backend="ssh", backend_options={"hosts": ["a"]})
-    assert SshProvider.patient(options)["wait"] > 86_400
-    asked = JobOptions(backend="ssh", backend_options={"hosts": ["a"], "wait": 5})
-    assert SshProvider.patient(asked)["wait"] == 5
+    def waits(**asked: Any) -> Any:
+        return SshProvider.patient(JobOptions(backend="ssh", backend_options={"hosts": ["a"], **asked}))["wait"]
+
+    assert waits() > 86_400 and waits(wait=5) == 5
