@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from container.agent.sources.base import SourceError
+from container.system.archive import ArchiveBounds, ArchiveError, extract
 from container.toolkit.code import code
 from container.toolkit.code.code import CodeError, entry_command, is_project, materialize
 
@@ -131,9 +132,7 @@ class TestMaterialize:
             materialize(str(source), code_dir, "train.py")
         assert str(source / name) in str(caught.value)
 
-    @pytest.mark.parametrize(
-        "name", ["container/__init__.py", "estimators/__init__.py", "container.py", "estimators.py"]
-    )
+    @pytest.mark.parametrize("name", ["container/__init__.py", "estimators.py"])
     def test_our_names_are_refused(self, source: Path, code_dir: Path, name: str) -> None:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).touch()
@@ -204,7 +203,6 @@ class TestArchives:
             entry("hard", type=tarfile.LNKTYPE, linkname="nothing"),
             entry("fifo", type=tarfile.FIFOTYPE),
             entry("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
-            entry("block", type=tarfile.BLKTYPE),
         ],
         ids=lambda info: f"{info.name}-{info.linkname}",
     )
@@ -264,8 +262,6 @@ class TestArchives:
         assert os.readlink(code_dir / "late") == "not/there"
 
     def test_bounds(self, tmp_path: Path) -> None:
-        from container.system.archive import ArchiveBounds, ArchiveError, extract
-
         location = Path(self.archive(tmp_path, *((entry(f"f{i}"), b"x" * 1000) for i in range(20))))
         extract(location, tmp_path / "fine")
         with pytest.raises(ArchiveError, match="more than 10 entries"):
@@ -285,8 +281,6 @@ class TestArchives:
             materialize(str(tmp_path / "folder"), tmp_path / "c", "train.py")
 
     def test_a_bomb_in_a_header(self, tmp_path: Path) -> None:
-        from container.system.archive import ArchiveError, extract
-
         location = Path(self.archive(tmp_path, (entry("long", type=tarfile.XHDTYPE), b"\0" * (20 << 20))))
         with pytest.raises(ArchiveError, match="headers"):
             extract(location, tmp_path / "out")

@@ -36,11 +36,8 @@ def test_the_course_of_a_job(happenings: list[Happening], stages: list[Stage]) -
     assert course(*happenings) == stages
 
 
-@pytest.mark.parametrize(("stage", "happening"), list(itertools.product(Stage, Happening)))
-def test_what_is_not_in_the_table_names_both(stage: Stage, happening: Happening) -> None:
-    if (stage, happening) in TRANSITIONS:
-        assert TRANSITIONS.following(stage, happening) is TRANSITIONS[stage, happening]
-    else:
+def test_what_is_not_in_the_table_names_both() -> None:
+    for stage, happening in set(itertools.product(Stage, Happening)) - set(TRANSITIONS):
         with pytest.raises(IllegalTransition, match=f"^{happening.name} cannot happen to a job that is {stage.name}"):
             TRANSITIONS.following(stage, happening)
 
