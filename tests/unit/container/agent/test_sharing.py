@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -79,10 +79,9 @@ def test_what_goes_wrong_goes_wrong_for_all() -> None:
 def test_readers_of_any_speed_in_threads_get_every_byte(window: int) -> None:
     chance = random.Random(window)
     sharing, sources = SharedObjects(4, window), [Source() for _ in range(6)]
-    got: dict[int, bytes] = {}
     pauses = [[chance.random() * 0.001 for _ in PIECES] for _ in range(4)]
 
-    def read(rank: int) -> None:
+    def read(rank: int) -> bytes:
         said = b""
         for number, source in enumerate(sources):
             for piece, pause in zip(sharing.pieces((0, number), source), pauses[rank], strict=False):
@@ -90,13 +89,10 @@ def test_readers_of_any_speed_in_threads_get_every_byte(window: int) -> None:
                 time.sleep(pause)
                 if rank == 3 and number == 2 and len(said) % 3 == 0:
                     break  # this one does not want all of it
-        got[rank] = said
+        return said
 
-    threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    assert all(got[rank] == CONTENT * 6 for rank in range(3))
+    with ThreadPoolExecutor(4) as pool:
+        *whole, _ = pool.map(read, range(4))
+    assert whole == [CONTENT * 6] * 3
     assert sharing.kept <= window + 700
     assert all(source.begun == source.closed for source in sources)
