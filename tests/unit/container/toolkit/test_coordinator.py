@@ -115,7 +115,10 @@ def test_a_failure_before_everybody_is_ready_ends_it_too() -> None:
     assert cluster.ops() == ["end"]
 
 
-def test_a_lost_host_is_a_failure_that_names_it(running: Cluster) -> None:
+@pytest.mark.parametrize("raised", [False, True])
+def test_a_lost_host_is_a_failure_that_names_it(running: Cluster, raised: bool) -> None:
+    if raised:
+        running.say("algo-2", "raised", process="rank 1")
     running.lose("algo-2", "the connection was closed")
     assert running.ops() == ["go", "end"]
     found = running.coordinator.failure
@@ -216,13 +219,6 @@ def test_an_exception_that_a_process_survived_hides_no_other_failure(running: Cl
     running.say("algo-2", "survived", process="rank 1")
     assert running.ops() == ["go", "end"]
     assert running.coordinator.failure is not None and running.coordinator.failure.rank == 2
-
-
-def test_a_host_that_is_lost_after_an_exception_is_told(running: Cluster) -> None:
-    running.say("algo-2", "raised", process="rank 1")
-    running.lose("algo-2", "gone")
-    assert running.ops() == ["go", "end"]
-    assert running.coordinator.failure is not None and running.coordinator.failure.cause is Cause.HOST_LOST
 
 
 def test_a_deadline_does_not_wait_for_an_exception(running: Cluster) -> None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,13 +19,6 @@ from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
 
 LOST_DAEMON = "mpirun lost its daemon on algo-2.\n"
-
-
-@dataclasses.dataclass
-class Tail:
-    """A stream of which only the end is looked at."""
-
-    tail: bytes
 
 
 class Share:
@@ -112,7 +105,7 @@ class Share:
         """End a process."""
         member = self.members[name]
         member.ended, member.exit_code = True, code
-        member.stream = Tail(printed.encode())  # type: ignore[assignment]
+        member.stream = SimpleNamespace(tail=printed.encode())  # type: ignore[assignment]
         for attribute, value in how.items():
             setattr(member, attribute, value)
         return self.handle(machine.ProcessEnded(member))
@@ -153,9 +146,8 @@ def overs(actions: list[Action]) -> list[machine.Over]:
 
 def test_a_host_starts_its_processes_when_all_hosts_are_ready(tmp_path: Path) -> None:
     share = Share(tmp_path, "rank 0", "rank 1", ports=(7000,))
-    assert share.handle(machine.Prepared(share.members, (7000,))) == [
-        machine.TellMaster({"op": "ready", "ports": [7000]})
-    ]
+    ready = machine.TellMaster({"op": "ready", "ports": [7000]})
+    assert share.handle(machine.Prepared(share.members, (7000,))) == [ready]
     actions = share.handle(machine.Go(share.plan))
     assert told(actions) == ["cluster_ready"] and PlainAction.LAUNCH in actions
     first, second = share.members.values()

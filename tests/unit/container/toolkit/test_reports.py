@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from container.contract.failures import Cause, Failure
 from container.contract.hints import Situation
-from container.contract.membership import ClusterHost, Membership
+from container.contract.membership import Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.toolkit import reports
 from container.toolkit.process_group import ClusterProcess
@@ -17,16 +18,9 @@ from container.toolkit.process_group import ClusterProcess
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
 
 
-class Tail:
-    """A stream of which only the end is looked at."""
-
-    def __init__(self, text: str) -> None:
-        self.tail = text.encode()
-
-
 def member(printed: str = "", **values: Any) -> ClusterProcess:
     one = ClusterProcess(name="rank 3", role=Role.RANK, rank=3, ended=True, pid=7, **values)
-    one.stream = Tail(printed)  # type: ignore[assignment]
+    one.stream = SimpleNamespace(tail=printed.encode())  # type: ignore[assignment]
     return one
 
 
@@ -81,9 +75,7 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
     one = member(text, **ended)
     failure = reports.of_member(one, "algo-2")
     assert failure.message.startswith(f"{words} (") and failure.summary().startswith("algo-2, rank 3: ")
-    assert failure.hints[0].startswith(
-        "another rank makes other calls, or no calls. To see where each rank waits, set hang_timeout="
-    )
+    assert failure.hints[0].startswith("another rank makes other calls") and "set hang_timeout=" in failure.hints[0]
     assert not reports.is_consequence(one)
 
 
@@ -124,17 +116,15 @@ def test_who_is_lost_and_not_who_says_it(strategy: str, hinted: bool) -> None:
         HostPlan(name=name, environment={}, processes=tuple(rank for rank in ranks if rank.host == name))
         for name in ("algo-1", "algo-2")
     )
-    members = Membership(hosts=tuple(ClusterHost(name=host.name, slots=2) for host in hosts))
+    plan = Plan(strategy=strategy, membership=Membership.of(("algo-1", "algo-2")), hosts=hosts)
     text = TRACEBACK.replace("ValueError: no data", UNHEALTHY)
     one = member(text, exit_code=1)
     assert reports.is_consequence(one)
-    failure = reports.lost_ranks(
-        reports.of_member(one, "algo-1"), Plan(strategy=strategy, membership=members, hosts=hosts)
-    )
+    failure = reports.lost_ranks(reports.of_member(one, "algo-1"), plan)
     assert failure.message.startswith("UnavailableError: The following tasks are unhealthy")
     assert ("lost contact with algo-1, rank 1; algo-2, rank 3." in " ".join(failure.hints)) is hinted
     plain = reports.of_member(member(TRACEBACK, exit_code=1), "algo-1")
-    assert reports.lost_ranks(plain, Plan(strategy=strategy, membership=members, hosts=hosts)) == plain
+    assert reports.lost_ranks(plain, plan) == plain
 
 
 def test_an_exception_whose_process_has_not_ended() -> None:

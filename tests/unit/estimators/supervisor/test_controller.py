@@ -466,9 +466,7 @@ def test_workers_that_end_before_they_train_fail_the_job() -> None:
         world.dies(f"algo-1.0.{number}", 0)
         world.advance(0.2)
     assert world.failure is not None
-    assert world.failure.message == (
-        "elastic training: the workers end before the training begins, without calling hvd.init()."
-    )
+    assert "the workers end before the training begins, without calling hvd.init()." in world.failure.message
 
 
 def test_a_source_that_decides_gives_hosts_their_places() -> None:
