@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import heapq
-import itertools
 import json
 import types
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moved import MovedLoop
 
 from container.contract.failures import Cause, Failure
 from container.contract.strategies import ElasticHorovod
@@ -27,18 +26,7 @@ from estimators.supervisor.elastic.members import Roster, WorkerState
 from estimators.supervisor.transitions import IllegalTransition
 
 
-class Timer:
-    """See :class:`container.system.loop.Timer`."""
-
-    def __init__(self, callback: Callable[[], None]) -> None:
-        self.callback = callback
-        self.cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class World:
+class World(MovedLoop):
     """The loop, the supervisor, the backend, its source of hosts and Horovod's driver in one, in a time of its own."""
 
     def __init__(
@@ -49,9 +37,7 @@ class World:
         hang_timeout: float | None = None,
         **strategy: Any,
     ) -> None:
-        self.now = 0.0
-        self.timers: list[tuple[float, int, Timer]] = []
-        self.order = itertools.count()
+        super().__init__()
         self.said: list[str] = []
         self.failure: Failure | None = None
         self.preempted: list[str] = []
@@ -85,24 +71,6 @@ class World:
             driver=self._driver,  # type: ignore[arg-type]
         )
         self.controller.start()
-
-    # --- the loop ---
-
-    def time(self) -> float:
-        return self.now
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer(callback)
-        heapq.heappush(self.timers, (self.now + seconds, next(self.order), timer))
-        return timer
-
-    def advance(self, seconds: float) -> None:
-        until = self.now + seconds
-        while self.timers and self.timers[0][0] <= until:
-            self.now, _, timer = heapq.heappop(self.timers)
-            if not timer.cancelled:
-                timer.callback()
-        self.now = until
 
     # --- the supervisor ---
 
