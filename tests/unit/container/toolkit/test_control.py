@@ -142,10 +142,10 @@ def say_until_closed(data: bytes, server: Server, run_until: RunUntil) -> None:
     "data",
     [
         line({**HELLO, "token": "wrong"}),
-        line({**HELLO, "token": None}),
         line({**HELLO, "token": ["sesame"]}),
         line({**HELLO, "token": "ü" * 100}),
         line({**HELLO, "token": "\ud800"}),
+        line({"op": "hello", "host": "algo-2"}),
         line({**HELLO, "host": "algo-1"}),
         line({**HELLO, "host": "algo-9"}),
         line({**HELLO, "host": None}),
