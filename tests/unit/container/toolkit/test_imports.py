@@ -18,10 +18,6 @@ def read(folder: Path, script: str, files: dict[str, str] | None = None) -> impo
     return imports.read(folder / "train.py", folder)
 
 
-def statements(folder: Path, script: str, files: dict[str, str] | None = None) -> list[str]:
-    return list(read(folder, script, files).statements)
-
-
 def test_the_imports_of_the_head_are_taken_in_their_order(tmp_path: Path) -> None:
     script = '''
 """Words."""
@@ -34,13 +30,13 @@ import sklearn
 def main(): ...
 import xgboost
 '''
-    assert statements(tmp_path, script) == [
+    assert read(tmp_path, script).statements == (
         "import numpy",
         "from pandas import DataFrame",
         "import tensorflow.compat.v1",
         "import scipy",
         "import sklearn",
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -136,7 +132,7 @@ def test_a_hazard_is_no_reason_where_the_head_has_all(tmp_path: Path) -> None:
 
 
 def test_compiled_modules_end_the_head(tmp_path: Path) -> None:
-    assert statements(tmp_path, "import compiled\nimport numpy\n", {"compiled.pyc": ""}) == []
+    assert read(tmp_path, "import compiled\nimport numpy\n", {"compiled.pyc": ""}).statements == ()
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
@@ -181,12 +177,8 @@ def test_imports_between_an_own_packages_modules_are_followed(tmp_path: Path) ->
         "parts/inner/__init__.py": "",
         "parts/inner/deep.py": "from ..data import y\nimport scipy\n",
     }
-    assert statements(tmp_path, "import parts.net\nimport numpy\n", files) == [
-        "import tensorflow",
-        "import pandas",
-        "import scipy",
-        "import numpy",
-    ]
+    found = read(tmp_path, "import parts.net\nimport numpy\n", files)
+    assert found.statements == ("import tensorflow", "import pandas", "import scipy", "import numpy")
 
 
 def test_what_the_projects_own_modules_set_counts(tmp_path: Path) -> None:
@@ -197,7 +189,7 @@ def test_what_the_projects_own_modules_set_counts(tmp_path: Path) -> None:
 
 def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
     files = {"a.py": "import b\nimport numpy", "b.py": "import a\nimport scipy"}
-    assert statements(tmp_path, "import a\n", files) == ["import scipy", "import numpy"]
+    assert read(tmp_path, "import a\n", files).statements == ("import scipy", "import numpy")
 
 
 @pytest.mark.parametrize("name", ["json", "random", "types"])

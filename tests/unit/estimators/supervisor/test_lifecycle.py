@@ -44,9 +44,7 @@ def test_what_is_not_in_the_table_names_both() -> None:
 
 def test_a_job_that_is_over_stays_so_and_every_other_can_end() -> None:
     for stage in Stage:
-        ends = {
-            happening: TRANSITIONS[stage, happening] for happening in Happening if (stage, happening) in TRANSITIONS
-        }
+        ends = {happening: after for (before, happening), after in TRANSITIONS.items() if before is stage}
         assert ends.get(FINISH) is (None if stage is Stage.OVER else Stage.OVER)
         assert stage is Stage.OVER or FAILURE in ends  # something may fail at any time
         assert not (stage is Stage.OVER and ends)
