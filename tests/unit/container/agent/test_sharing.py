@@ -20,7 +20,6 @@ class Source:
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.begun = 0
-        self.read = 0
         self.closed = 0
         self.fails_at = fails_at
 
@@ -30,7 +29,6 @@ class Source:
             for number, piece in enumerate(PIECES):
                 if number == self.fails_at:
                     raise OSError("the connection is gone")
-                self.read += 1
                 yield piece
         finally:
             self.closed += 1

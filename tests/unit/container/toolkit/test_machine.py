@@ -22,11 +22,7 @@ LOST_DAEMON = "mpirun lost its daemon on algo-2.\n"
 
 
 class Share:
-    """algo-1's share of a job of two hosts, or algo-2's, its processes as values, and a clock.
-
-    Attributes:
-        did: What followed from the events so far.
-    """
+    """algo-1's share of a job of two hosts, or algo-2's, its processes as values, and a clock."""
 
     def __init__(
         self,
@@ -74,13 +70,10 @@ class Share:
         self.shells: dict[int, object] = {}
         self.machine = HostMachine(environment, settings, self.shells)
         self.now = 0.0
-        self.did: list[Action] = []
 
     def handle(self, event: Event) -> list[Action]:
         """Let something happen, and return what follows."""
-        actions = self.machine.handle(event, self.now)
-        self.did += actions
-        return actions
+        return self.machine.handle(event, self.now)
 
     def advance(self, seconds: float) -> list[Action]:
         """Let so many seconds pass, and return what followed in them."""
@@ -98,7 +91,6 @@ class Share:
         for number, member in enumerate(self.members.values()):
             member.pid = 100 + number
             self.handle(machine.ProcessStarted(member))
-        self.did.clear()
         return self
 
     def end(self, name: str, code: int | None = 0, printed: str = "", **how: Any) -> list[Action]:

@@ -12,13 +12,6 @@ from estimators.supervisor.transitions import IllegalTransition
 FAILURE, STOP, RETRY, RESTART, COLLECT, FINISH = Happening
 
 
-def course(*happenings: Happening) -> list[Stage]:
-    stages = [Stage.RUNNING]
-    for happening in happenings:
-        stages.append(TRANSITIONS.following(stages[-1], happening))
-    return stages[1:]
-
-
 @pytest.mark.parametrize(
     ("happenings", "stages"),
     [
@@ -33,7 +26,10 @@ def course(*happenings: Happening) -> list[Stage]:
     ],
 )
 def test_the_course_of_a_job(happenings: list[Happening], stages: list[Stage]) -> None:
-    assert course(*happenings) == stages
+    stage = Stage.RUNNING
+    for happening, following in zip(happenings, stages, strict=True):
+        stage = TRANSITIONS.following(stage, happening)
+        assert stage is following
 
 
 def test_what_is_not_in_the_table_names_both() -> None:
