@@ -17,8 +17,8 @@ from container.contract.wire import Event, decode_line
 class Job:
     """Hosts' trees, and what collecting them says."""
 
-    def __init__(self, root: Path, hosts: int = 2) -> None:
-        self.bases = [root / f"algo-{i + 1}" / "ml" for i in range(hosts)]
+    def __init__(self, root: Path) -> None:
+        self.bases = [root / host / "ml" for host in ("algo-1", "algo-2")]
         for base in self.bases:
             (base / "model").mkdir(parents=True)
             (base / "output" / "data").mkdir(parents=True)

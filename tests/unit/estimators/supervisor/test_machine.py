@@ -56,8 +56,8 @@ TRAINING = StatusReported(SecondaryStatus.TRAINING)
 class Job:
     """A machine, and what the supervisor would know: the time, and whether a host runs."""
 
-    def __init__(self, policy: FailurePolicy = FailurePolicy(), hosts: tuple[str, ...] = HOSTS, **more: Any) -> None:  # noqa: B008 - a value
-        self.machine = JobMachine(Attempts(policy, hosts), stop_grace_s=more.pop("stop_grace_s", 120.0), **more)
+    def __init__(self, policy: FailurePolicy = FailurePolicy(), **more: Any) -> None:  # noqa: B008 - a value
+        self.machine = JobMachine(Attempts(policy, HOSTS), stop_grace_s=more.pop("stop_grace_s", 120.0), **more)
         self.now = 0.0
         self.running = False
 
