@@ -17,8 +17,8 @@ from container.contract.wire import Event, decode_line
 class Job:
     """Hosts' trees, and what collecting them says."""
 
-    def __init__(self, root: Path, hosts: int = 2) -> None:
-        self.bases = [root / f"algo-{i + 1}" / "ml" for i in range(hosts)]
+    def __init__(self, root: Path) -> None:
+        self.bases = [root / host / "ml" for host in ("algo-1", "algo-2")]
         for base in self.bases:
             (base / "model").mkdir(parents=True)
             (base / "output" / "data").mkdir(parents=True)
@@ -51,14 +51,13 @@ def job(tmp_path: Path) -> Job:
     return Job(tmp_path)
 
 
-def contents(archive: Path) -> dict[str, str]:
+def contents(archive: Path | None) -> dict[str, str]:
+    assert archive is not None
     with tarfile.open(archive, "r:gz") as tar:
         found = {}
         for member in tar.getmembers():
             if member.isreg():
-                content = tar.extractfile(member)
-                assert content is not None
-                found[member.name] = content.read().decode()
+                found[member.name] = tar.extractfile(member).read().decode()  # type: ignore[union-attr]
             else:
                 found[member.name] = "/" if member.isdir() else f"-> {member.linkname}"
         return found
@@ -104,7 +103,6 @@ def test_the_first_host_wins_and_a_warning_says_so(job: Job) -> None:
     job.write(0, "model/kind", "a file")
     job.write(1, "model/kind/inner", "a folder")
     model, _ = job.collect()
-    assert model is not None
     packed = contents(model)
     assert packed["other"] == "host 0"
     assert packed["kind"] == "a file"
@@ -133,7 +131,6 @@ def test_links_and_special_files(job: Job, tmp_path: Path) -> None:
     (model / "out").symlink_to("../../../..")
     os.mkfifo(model / "pipe")
     packed, _ = job.collect()
-    assert packed is not None
     assert contents(packed) == {
         "1": "/",
         "1/up": "-> ../latest",
@@ -160,8 +157,7 @@ def test_long_and_odd_names(job: Job) -> None:
     for name in names:
         job.write(0, f"model/{name}", name)
     model, _ = job.collect()
-    assert model is not None
-    assert {name: contents(model)[name] for name in names} == {name: name for name in names}
+    assert contents(model).items() >= {name: name for name in names}.items()
 
 
 def test_a_file_url(job: Job, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import errno
 import filecmp
 import json
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,11 @@ def data(tmp_path: Path) -> Path:
     return folder
 
 
-def run(tmp_path: Path, channels: object, *bases: Path) -> int:
+def run(tmp_path: Path, channels: object, *bases: Path, more: Sequence[str] = ()) -> int:
     file = tmp_path / "channels.json"
     file.write_text(json.dumps(channels))
-    return agent.main(
-        ["prepare", *(word for base in bases for word in ("--base-dir", str(base))), "--channels", str(file)]
-    )
+    words = [word for base in bases for word in ("--base-dir", str(base))]
+    return agent.main(["prepare", *words, "--channels", str(file), *more])
 
 
 def put(base: Path, *channels: HostChannel) -> None:
@@ -81,10 +81,7 @@ def test_what_a_script_writes_is_its_hosts_own(tmp_path: Path, data: Path) -> No
 def test_for_containers_anybody_may_write(tmp_path: Path, data: Path) -> None:
     (data / "deep").mkdir(mode=0o700)
     (data / "deep" / "a").touch(mode=0o600)
-    file = tmp_path / "channels.json"
-    file.write_text(json.dumps({"train": {"uri": str(data)}}))
-    words = ["prepare", "--base-dir", str(tmp_path / "base"), "--channels", str(file), "--everybody"]
-    assert agent.main(words) == 0
+    assert run(tmp_path, {"train": {"uri": str(data)}}, tmp_path / "base", more=["--everybody"]) == 0
     place = tmp_path / "base/input/data/train"
     assert all(path.stat().st_mode & 0o006 == 0o006 for path in (place, *place.rglob("*")))
     assert (data / "deep").stat().st_mode & 0o777 == 0o700
@@ -93,10 +90,8 @@ def test_for_containers_anybody_may_write(tmp_path: Path, data: Path) -> None:
 def test_a_disk_without_room_is_named_before_anything_is_copied(
     tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def full(path: object) -> os.statvfs_result:
-        return os.statvfs_result((4096, 4096, 1000, 10, 10, 1000, 1000, 1000, 0, 255))
-
-    monkeypatch.setattr(os, "statvfs", full)
+    full = os.statvfs_result((4096, 4096, 1000, 10, 10, 1000, 1000, 1000, 0, 255))
+    monkeypatch.setattr(os, "statvfs", lambda path: full)
     put(tmp_path / "small", HostChannel(name="train", uri=str(data)))  # takes less than what is left to the job
     with (data / "holes").open("wb") as file:
         file.truncate(10**13)
@@ -109,18 +104,6 @@ def test_a_disk_without_room_is_named_before_anything_is_copied(
     monkeypatch.setattr(files, "clones", lambda source, target: True)  # as btrfs and XFS do, where copies take no room
     put(tmp_path / "other", HostChannel(name="train", uri=str(data)))
     assert (tmp_path / "other/input/data/train/large").exists()
-
-
-def test_where_the_kernel_cannot_copy_by_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(*arguments: object) -> int:
-        raise OSError(errno.EXDEV, "another file system")
-
-    source = tmp_path / "source"
-    source.write_bytes(bytes(range(256)) * 10_000)
-    monkeypatch.setattr(os, "copy_file_range", refuse)
-    came: list[int] = []
-    copy_file(str(source), str(tmp_path / "copy"), advance=came.append)
-    assert (tmp_path / "copy").read_bytes() == source.read_bytes() and sum(came) == source.stat().st_size
 
 
 def test_another_folder_replaces_it_and_links_are_for_fast_file(tmp_path: Path, data: Path) -> None:
@@ -209,7 +192,7 @@ def test_holes_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
         monkeypatch.setattr("os.copy_file_range", refuse)
     source, copy = tmp_path / "sparse", tmp_path / "copy"
     with source.open("wb") as file:
-        file.write(b"begin")
+        file.write(bytes(range(256)) * 10_000)
         file.seek(64 << 20)
         file.write(b"middle")
         file.truncate(128 << 20)
@@ -217,7 +200,7 @@ def test_holes_are_not_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, i
     copy_file(str(source), str(copy), advance=came.append)
     assert sum(came) == 128 << 20 == copy.stat().st_size
     assert filecmp.cmp(source, copy, shallow=False)
-    assert copy.stat().st_blocks * 512 < 1 << 20
+    assert copy.stat().st_blocks * 512 < 4 << 20
 
 
 def test_a_file_of_a_size_that_is_not_told_is_copied(tmp_path: Path) -> None:

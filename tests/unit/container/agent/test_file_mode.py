@@ -159,13 +159,10 @@ def answer(status: int, code: str, **headers: str) -> ClientError:
 def test_errors_of_s3_have_a_cause_and_a_remedy(
     error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, value in (
-        ("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9"),  # nothing is asked there
-        ("AWS_REGION", "us-east-1"),
-        ("AWS_ACCESS_KEY_ID", "key"),
-        ("AWS_SECRET_ACCESS_KEY", "secret"),
-    ):
-        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")  # nothing is asked there
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     client.forget()
     with pytest.raises(SourceError, match=message):
         raise client.explain("s3://b/key", error, offset=7)

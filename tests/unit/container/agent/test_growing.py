@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -37,15 +37,11 @@ def test_the_first_are_there_before_the_rest() -> None:
     growing = Growing(iter(pages), pytest.fail)
     early = iter(growing)
     assert [next(early), next(early)] == objects(0, 1)
-    found: list[list[DataObject]] = []
-    threads = [threading.Thread(target=lambda: found.append(list(growing))) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for page in (objects(2), objects(), objects(3, 4), None):
-        pages.queue.put(page)
-    for thread in threads:
-        thread.join()
-    assert found == [objects(0, 1, 2, 3, 4)] * 3
+    with ThreadPoolExecutor(3) as pool:
+        readers = [pool.submit(list, growing) for _ in range(3)]
+        for page in (objects(2), objects(), objects(3, 4), None):
+            pages.queue.put(page)
+    assert [reader.result() for reader in readers] == [objects(0, 1, 2, 3, 4)] * 3
     assert list(early) == objects(2, 3, 4)
 
 
@@ -76,21 +72,12 @@ def test_a_failure_that_somebody_meets_is_theirs_to_tell() -> None:
     pages, failures = Pages(), queue.SimpleQueue[Exception]()
     pages.queue.put(objects(0))
     growing = Growing(iter(pages), failures.put)
-    met: list[Exception] = []
-
-    def read() -> None:
-        try:
-            list(growing)
-        except AgentError as error:
-            met.append(error)
-
-    thread = threading.Thread(target=read)
-    thread.start()
-    while not growing._waiting:  # it comes to the end of what there is
-        pass
-    pages.queue.put(AgentError("line 7"))
-    thread.join()
-    assert [str(error) for error in met] == ["line 7"]
+    with ThreadPoolExecutor(1) as pool:
+        reader = pool.submit(list, growing)
+        while not growing._waiting:  # it comes to the end of what there is
+            pass
+        pages.queue.put(AgentError("line 7"))
+    assert isinstance(reader.exception(), AgentError) and str(reader.exception()) == "line 7"
     assert failures.empty()
 
 

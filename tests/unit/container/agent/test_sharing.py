@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Generator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -20,7 +20,6 @@ class Source:
 
     def __init__(self, fails_at: int | None = None) -> None:
         self.begun = 0
-        self.read = 0
         self.closed = 0
         self.fails_at = fails_at
 
@@ -30,7 +29,6 @@ class Source:
             for number, piece in enumerate(PIECES):
                 if number == self.fails_at:
                     raise OSError("the connection is gone")
-                self.read += 1
                 yield piece
         finally:
             self.closed += 1
@@ -75,34 +73,24 @@ def test_what_goes_wrong_goes_wrong_for_all() -> None:
     assert source.closed == source.begun
 
 
-def test_readers_of_any_speed_in_threads_get_every_byte() -> None:
-    chance = random.Random(1)
-    for window in (0, 500, 3000, 1 << 20):
-        sharing, sources = SharedObjects(4, window), [Source() for _ in range(6)]
-        got: dict[int, bytes] = {}
-        pauses = [[chance.random() * 0.001 for _ in PIECES] for _ in range(4)]
+@pytest.mark.parametrize("window", [0, 500, 3000, 1 << 20])
+def test_readers_of_any_speed_in_threads_get_every_byte(window: int) -> None:
+    chance = random.Random(window)
+    sharing, sources = SharedObjects(4, window), [Source() for _ in range(6)]
+    pauses = [[chance.random() * 0.001 for _ in PIECES] for _ in range(4)]
 
-        def read(
-            rank: int,
-            sharing: SharedObjects = sharing,
-            sources: list[Source] = sources,
-            pauses: list[list[float]] = pauses,
-            got: dict[int, bytes] = got,
-        ) -> None:
-            said = b""
-            for number, source in enumerate(sources):
-                for piece, pause in zip(sharing.pieces((0, number), source), pauses[rank], strict=False):
-                    said += piece
-                    time.sleep(pause)
-                    if rank == 3 and number == 2 and len(said) % 3 == 0:
-                        break  # this one does not want all of it
-            got[rank] = said
+    def read(rank: int) -> bytes:
+        said = b""
+        for number, source in enumerate(sources):
+            for piece, pause in zip(sharing.pieces((0, number), source), pauses[rank], strict=False):
+                said += piece
+                time.sleep(pause)
+                if rank == 3 and number == 2 and len(said) % 3 == 0:
+                    break  # this one does not want all of it
+        return said
 
-        threads = [threading.Thread(target=read, args=(rank,)) for rank in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert all(got[rank] == CONTENT * 6 for rank in range(3))
-        assert sharing.kept <= window + 700
-        assert all(source.begun == source.closed for source in sources)
+    with ThreadPoolExecutor(4) as pool:
+        *whole, _ = pool.map(read, range(4))
+    assert whole == [CONTENT * 6] * 3
+    assert sharing.kept <= window + 700
+    assert all(source.begun == source.closed for source in sources)

@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from container.agent.sources.base import SourceError
+from container.system.archive import ArchiveBounds, ArchiveError, extract
 from container.toolkit.code import code
 from container.toolkit.code.code import CodeError, entry_command, is_project, materialize
 
 
 @pytest.fixture
 def source(tmp_path: Path) -> Path:
-    folder = tmp_path / "source"
+    folder = tmp_path / "a b%20é"  # which a URL must quote
     (folder / "lib").mkdir(parents=True)
     (folder / "train.py").write_text("print('hello')\n")
     (folder / "lib" / "util.py").write_text("x = 1\n")
@@ -49,18 +50,13 @@ class TestMaterialize:
         location = {
             "path": str(source),
             "url": source.as_uri(),
-            "localhost": f"file://localhost{source}",
+            "localhost": source.as_uri().replace("file://", "file://localhost"),
             "archive": str(archive),
             "archive url": archive.as_uri(),
         }[form]
         materialize(location, code_dir, "train.py")
         assert names(code_dir) == ["lib", "lib/util.py", "run.sh", "train.py"]
         assert (code_dir / "train.py").stat().st_mtime == pytest.approx((source / "train.py").stat().st_mtime, abs=1)
-
-    def test_a_path_with_spaces_and_percent_signs(self, source: Path, code_dir: Path) -> None:
-        odd = source.rename(source.parent / "a b%20é")
-        materialize(odd.as_uri(), code_dir, "train.py")
-        assert (code_dir / "train.py").is_file()
 
     def test_a_single_file(self, source: Path, code_dir: Path) -> None:
         materialize(str(source / "train.py"), code_dir, "train.py")
@@ -103,7 +99,7 @@ class TestMaterialize:
         (source / "inside.py").symlink_to("lib/util.py")
         (source / "absolute.py").symlink_to(source / "lib" / "util.py")
         (source / "lib" / "up").symlink_to("..")
-        (source / "round").symlink_to("../source/lib")
+        (source / "round").symlink_to(f"../{source.name}/lib")
         (source / "shared").symlink_to(shared)
         (source / "common.py").symlink_to(shared / "common.py")
         (source / ".#lock").symlink_to("me@host.12:34")
@@ -131,9 +127,7 @@ class TestMaterialize:
             materialize(str(source), code_dir, "train.py")
         assert str(source / name) in str(caught.value)
 
-    @pytest.mark.parametrize(
-        "name", ["container/__init__.py", "estimators/__init__.py", "container.py", "estimators.py"]
-    )
+    @pytest.mark.parametrize("name", ["container/__init__.py", "estimators.py"])
     def test_our_names_are_refused(self, source: Path, code_dir: Path, name: str) -> None:
         (source / name).parent.mkdir(exist_ok=True)
         (source / name).touch()
@@ -204,7 +198,6 @@ class TestArchives:
             entry("hard", type=tarfile.LNKTYPE, linkname="nothing"),
             entry("fifo", type=tarfile.FIFOTYPE),
             entry("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
-            entry("block", type=tarfile.BLKTYPE),
         ],
         ids=lambda info: f"{info.name}-{info.linkname}",
     )
@@ -264,8 +257,6 @@ class TestArchives:
         assert os.readlink(code_dir / "late") == "not/there"
 
     def test_bounds(self, tmp_path: Path) -> None:
-        from container.system.archive import ArchiveBounds, ArchiveError, extract
-
         location = Path(self.archive(tmp_path, *((entry(f"f{i}"), b"x" * 1000) for i in range(20))))
         extract(location, tmp_path / "fine")
         with pytest.raises(ArchiveError, match="more than 10 entries"):
@@ -285,8 +276,6 @@ class TestArchives:
             materialize(str(tmp_path / "folder"), tmp_path / "c", "train.py")
 
     def test_a_bomb_in_a_header(self, tmp_path: Path) -> None:
-        from container.system.archive import ArchiveError, extract
-
         location = Path(self.archive(tmp_path, (entry("long", type=tarfile.XHDTYPE), b"\0" * (20 << 20))))
         with pytest.raises(ArchiveError, match="headers"):
             extract(location, tmp_path / "out")

@@ -27,13 +27,7 @@ class Server:
         self.log: list[Any] = []
         listener = control.listen("127.0.0.1", port)
         self.address = listener.getsockname()
-        self.server = control.ControlServer(
-            loop,
-            listener,
-            self,
-            token=token,
-            expected={"algo-2", "algo-3"},
-        )
+        self.server = control.ControlServer(loop, listener, self, token=token, expected={"algo-2", "algo-3"})
 
     def host_joined(self, host: str) -> None:
         self.log.append(("joined", host))
@@ -50,14 +44,8 @@ class Client:
 
     def __init__(self, loop: Loop, address: tuple[str, int], host: str, token: str | None = TOKEN, seconds: float = 5):
         self.log: list[Any] = []
-        self.client = control.ControlClient(
-            loop,
-            address,
-            self,
-            hello=host,
-            token=token,
-            deadline=time.monotonic() + seconds,
-        )
+        deadline = time.monotonic() + seconds
+        self.client = control.ControlClient(loop, address, self, hello=host, token=token, deadline=deadline)
 
     def master_joined(self) -> None:
         self.log.append("joined")
@@ -69,6 +57,9 @@ class Client:
         self.log.append(("lost", reason))
 
 
+RunUntil = Callable[..., None]
+
+
 @pytest.fixture
 def server(loop: Loop) -> Iterator[Server]:
     one = Server(loop)
@@ -76,12 +67,16 @@ def server(loop: Loop) -> Iterator[Server]:
     one.server.close()
 
 
-RunUntil = Callable[..., None]
+@pytest.fixture
+def client(loop: Loop, server: Server, run_until: RunUntil) -> Iterator[Client]:
+    """algo-2's client, which has joined."""
+    one = Client(loop, server.address, "algo-2")
+    run_until(lambda: server.log == [("joined", "algo-2")] and one.client.connected)
+    yield one
+    one.client.close()
 
 
-def test_messages_go_both_ways_in_order(loop: Loop, server: Server, run_until: RunUntil) -> None:
-    client = Client(loop, server.address, "algo-2")
-    run_until(lambda: server.log == [("joined", "algo-2")] and client.client.connected)
+def test_messages_go_both_ways_in_order(client: Client, server: Server, run_until: RunUntil) -> None:
     messages = [{"op": "x", "n": number, "text": "ü\n\0" * (number % 50)} for number in range(500)]
     for message in messages:
         client.client.send(message)
@@ -96,9 +91,7 @@ def test_messages_go_both_ways_in_order(loop: Loop, server: Server, run_until: R
     run_until(lambda: server.log[-1] == ("lost", "algo-2", "the connection was closed"))
 
 
-def test_large_messages_do_not_block_the_loop(loop: Loop, server: Server, run_until: RunUntil) -> None:
-    client = Client(loop, server.address, "algo-2")
-    run_until(lambda: client.client.connected and server.log)
+def test_large_messages_do_not_block_the_loop(client: Client, server: Server, run_until: RunUntil) -> None:
     text = "x" * (LIMIT - 100)
     for number in range(10):
         server.server.send("algo-2", {"op": "big", "n": number, "text": text})
@@ -106,12 +99,9 @@ def test_large_messages_do_not_block_the_loop(loop: Loop, server: Server, run_un
     assert [message["n"] for message in client.log[1:]] == list(range(10))
     with pytest.raises(ValueError, match="over the limit"):
         server.server.send("algo-2", {"op": "big", "text": text + "x" * 200})
-    client.client.close()
 
 
-def test_what_was_said_last_arrives_before_the_end(loop: Loop, server: Server, run_until: RunUntil) -> None:
-    client = Client(loop, server.address, "algo-2")
-    run_until(lambda: client.client.connected and server.log)
+def test_what_was_said_last_arrives_before_the_end(client: Client, server: Server, run_until: RunUntil) -> None:
     for number in range(100):
         client.client.send({"op": "last", "n": number})
     client.client.close()
@@ -126,34 +116,8 @@ def line(message: object) -> bytes:
 HELLO = {"op": "hello", "host": "algo-2", "token": TOKEN}
 
 
-@pytest.mark.parametrize(
-    "data",
-    [
-        line({**HELLO, "token": "wrong"}),
-        line({**HELLO, "token": None}),
-        line({**HELLO, "token": 3}),
-        line({**HELLO, "token": ["sesame"]}),
-        line({**HELLO, "token": "ü" * 100}),
-        line({**HELLO, "token": "\ud800"}),
-        line({"op": "hello", "host": "algo-2"}),
-        line({**HELLO, "host": "algo-1"}),
-        line({**HELLO, "host": "algo-9"}),
-        line({**HELLO, "host": None}),
-        line({**HELLO, "host": ["algo-2"]}),
-        line({**HELLO, "host": {}}),
-        line({**HELLO, "op": "ready"}),
-        line({**HELLO, "op": 3}),
-        line([HELLO]),
-        line("hello"),
-        b"GET / HTTP/1.1\r\n\r\n",
-        b"\n",
-        b"x" * (LIMIT + 1),
-        b"\xff\xff\xff\xff\n",
-        b"[" * 500_000 + b"\n",
-        random.Random(7).randbytes(3000) + b"\n",
-    ],
-)  # fmt: skip
-def test_strangers_are_shown_the_door(data: bytes, loop: Loop, server: Server, run_until: RunUntil) -> None:
+def say_until_closed(data: bytes, server: Server, run_until: RunUntil) -> None:
+    """Connect and say something, until the server, which tells of nobody, closes the connection."""
     stranger = socket.create_connection(server.address)
     stranger.setblocking(False)
     sent = 0
@@ -172,38 +136,52 @@ def test_strangers_are_shown_the_door(data: bytes, loop: Loop, server: Server, r
     run_until(closed)
     assert server.log == []
     stranger.close()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        line({**HELLO, "token": "wrong"}),
+        line({**HELLO, "token": ["sesame"]}),
+        line({**HELLO, "token": "ü" * 100}),
+        line({**HELLO, "token": "\ud800"}),
+        line({"op": "hello", "host": "algo-2"}),
+        line({**HELLO, "host": "algo-1"}),
+        line({**HELLO, "host": "algo-9"}),
+        line({**HELLO, "host": None}),
+        line({**HELLO, "host": ["algo-2"]}),
+        line({**HELLO, "op": "ready"}),
+        line({**HELLO, "op": 3}),
+        line([HELLO]),
+        line("hello"),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\n",
+        b"x" * (LIMIT + 1),
+        b"\xff\xff\xff\xff\n",
+        b"[" * 500_000 + b"\n",
+        random.Random(7).randbytes(3000) + b"\n",
+    ],
+)  # fmt: skip
+def test_strangers_are_shown_the_door(data: bytes, loop: Loop, server: Server, run_until: RunUntil) -> None:
+    say_until_closed(data, server, run_until)
     client = Client(loop, server.address, "algo-2")  # and those who know the word still get in
     run_until(lambda: server.log == [("joined", "algo-2")])
     client.client.close()
 
 
 def test_a_stranger_that_says_nothing_is_let_go(
-    loop: Loop, server: Server, run_until: RunUntil, monkeypatch: pytest.MonkeyPatch
+    server: Server, run_until: RunUntil, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(control, "HELLO_TIMEOUT", 0.05)
-    stranger = socket.create_connection(server.address)
-    stranger.setblocking(False)
-
-    def closed() -> bool:
-        try:
-            return stranger.recv(10) == b""
-        except BlockingIOError:
-            return False
-
-    run_until(closed)
-    stranger.close()
-    assert server.log == []
+    say_until_closed(b"", server, run_until)
 
 
-def test_a_host_joins_once(loop: Loop, server: Server, run_until: RunUntil) -> None:
-    first = Client(loop, server.address, "algo-2")
-    run_until(lambda: server.log == [("joined", "algo-2")])
+def test_a_host_joins_once(client: Client, loop: Loop, server: Server, run_until: RunUntil) -> None:
     second = Client(loop, server.address, "algo-2")
     run_until(lambda: second.log[-1:] == [("lost", "the connection was closed")])
     assert server.log == [("joined", "algo-2")]
-    first.client.send({"op": "still here"})
+    client.client.send({"op": "still here"})
     run_until(lambda: server.log[-1] == ("algo-2", {"op": "still here"}))
-    first.client.close()
 
 
 def test_a_host_that_breaks_the_protocol_is_lost(loop: Loop, server: Server, run_until: RunUntil) -> None:
@@ -225,19 +203,20 @@ def test_messages_that_come_byte_by_byte(loop: Loop, server: Server, run_until: 
     sock.close()
 
 
+def free_address() -> tuple[str, int]:
+    with control.listen("127.0.0.1") as free:
+        return free.getsockname()
+
+
 def test_a_client_tries_until_its_deadline_and_says_where(loop: Loop, run_until: RunUntil) -> None:
-    free = control.listen("127.0.0.1")
-    address = free.getsockname()
-    free.close()
+    address = free_address()
     client = Client(loop, address, "algo-2", seconds=0.3)
     run_until(lambda: client.log)
     assert f"no connection to 127.0.0.1:{address[1]} could be made" in client.log[0][1]
 
 
 def test_a_client_that_comes_first_waits_for_the_server(loop: Loop, run_until: RunUntil) -> None:
-    free = control.listen("127.0.0.1")
-    address = free.getsockname()
-    free.close()
+    address = free_address()
     client = Client(loop, address, "algo-2")
     loop.run_once(0.05)
     client.client.send({"op": "early"})

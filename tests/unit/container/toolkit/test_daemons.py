@@ -29,11 +29,6 @@ def test_openmpi_4s_line() -> None:
     assert added["LD_LIBRARY_PATH"].startswith("/venv/lib:") and "$" not in added["LD_LIBRARY_PATH"]
 
 
-def test_a_variable_that_has_a_value_keeps_it() -> None:
-    _, added = daemons.command([OPENMPI_4], {"PATH": "/usr/bin", "LD_LIBRARY_PATH": "/mine"})
-    assert added["LD_LIBRARY_PATH"] == "/venv/lib:/mine"
-
-
 def test_openmpi_5s_line() -> None:
     argv, added = daemons.command([OPENMPI_5, "--prtemca", "ess_base_vpid", "1"], {"LD_LIBRARY_PATH": "/mine"})
     assert argv == ["/venv/bin/prted", "--prtemca", "ess_base_vpid", "1"]
@@ -67,7 +62,6 @@ def test_openmpi_5s_daemon_goes_by_its_hosts_name_where_hosts_share_a_machine(mo
         ("orted ; rm -rf /", "contains a second command"),
         ("PATH=/x ; export PATH", "names no daemon"),
         ("", "names no daemon"),
-        ("sh -c orted", "another program than its daemon"),
         ("OPAL_PREFIX=/x ; export OPAL_PREFIX; sh /x/bin/orted", "another program than its daemon"),
         ("OPAL_PREFIX=/x ; export OPAL_PREFIX; /x/bin/orted; rm -rf /", "contains a second command"),
         ("PATH=/x rm -rf /", "another program than its daemon"),

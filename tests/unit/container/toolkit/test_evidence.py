@@ -31,13 +31,11 @@ TENSORFLOW = {"joined": "a cluster of TensorFlow's"}
 
 
 def test_ranks_that_joined_nobody() -> None:
-    text = evidence.verdict("mpi", [rank(), rank(pid=7)])
-    assert text is not None
+    text = str(evidence.verdict("mpi", [rank(), rank(pid=7)]))
     assert "under mpi none of the 2 ranks joined the others" in text
     for looked_for in ("hvd.init()", "mpi4py", "tf.distribute.Server", "distributed.init()", "sockets of their own"):
         assert looked_for in text
-    alone = evidence.verdict("parameter_server", [rank()])
-    assert alone is not None and "the script joined no other process" in alone
+    assert "the script joined no other process" in str(evidence.verdict("parameter_server", [rank()]))
 
 
 @pytest.mark.parametrize(

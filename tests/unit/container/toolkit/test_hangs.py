@@ -25,52 +25,33 @@ def dump(*frames: tuple[str, str]) -> str:
 
 
 TRAIN = (f"{CODE}/train.py", "<module>")
+FIT = (f"{SITE}/tf_keras/src/engine/training.py", "fit")
+CALL = (f"{SITE}/tensorflow/python/eager/polymorphic_function/polymorphic_function.py", "_call")
+EXECUTE = (f"{SITE}/tensorflow/python/eager/execute.py", "quick_execute")
+JOIN = (f"{PACKAGE}/distributed/joining.py", "join")
+FIND = ("<frozen importlib._bootstrap>", "_find_and_load")
+GET_DATA = ("<frozen importlib._bootstrap_external>", "get_data")
+TENSORFLOW = (f"{SITE}/tensorflow/__init__.py", "<module>")
+KERAS = (f"{SITE}/tensorflow/python/keras/__init__.py", "<module>")
 
 
 @pytest.mark.parametrize(
     ("frames", "place"),
     [
-        (((f"{SITE}/horovod/mpi_ops.py", "_allreduce"), TRAIN), "train.py:7 in <module> (waiting in _allreduce)"),
-        (
-            (
-                (f"{SITE}/tensorflow/python/eager/execute.py", "quick_execute"),
-                (f"{SITE}/tensorflow/python/eager/polymorphic_function/polymorphic_function.py", "_call"),
-                (f"{SITE}/tf_keras/src/engine/training.py", "fit"),
-                TRAIN,
-            ),
-            "train.py:7 in <module> (waiting inside a training step: model.fit)",
-        ),
-        (
-            ((f"{SITE}/tensorflow/python/eager/polymorphic_function/polymorphic_function.py", "_call"), TRAIN),
-            "train.py:7 in <module> (waiting inside a compiled step, a graph)",
-        ),
+        ([(f"{SITE}/horovod/mpi_ops.py", "_allreduce"), TRAIN], "train.py:7 in <module> (waiting in _allreduce)"),
+        ([EXECUTE, CALL, FIT, TRAIN], "train.py:7 in <module> (waiting inside a training step: model.fit)"),
+        ([CALL, TRAIN], "train.py:7 in <module> (waiting inside a compiled step, a graph)"),
         # A callback of the user's: it is not the step that waits.
-        (((f"{CODE}/train.py", "on_epoch_end"), (f"{SITE}/keras/training.py", "fit"), TRAIN),
-         "train.py:7 in on_epoch_end"),
+        ([(f"{CODE}/train.py", "on_epoch_end"), FIT, TRAIN], "train.py:7 in on_epoch_end"),
         # Our own joining.join, while TensorFlow is being imported.
-        (
-            (
-                (f"{SITE}/tensorflow/__init__.py", "<module>"),
-                ("<frozen importlib._bootstrap>", "_load_unlocked"),
-                (f"{PACKAGE}/distributed/joining.py", "join"),
-                TRAIN,
-            ),
-            "train.py:7 in <module> (importing tensorflow)",
-        ),
-        (((f"{PACKAGE}/distributed/joining.py", "join"), TRAIN), "train.py:7 in <module>"),
+        ([TENSORFLOW, FIND, JOIN, TRAIN], "train.py:7 in <module> (importing tensorflow)"),
+        ([JOIN, TRAIN], "train.py:7 in <module>"),
         # A deep import: what the user wrote is beyond the frames that are shown.
-        (
-            (
-                ("<frozen importlib._bootstrap_external>", "get_data"),
-                (f"{SITE}/tensorflow/python/keras/__init__.py", "<module>"),
-                ("<frozen importlib._bootstrap>", "_find_and_load"),
-            ),
-            "importing tensorflow",
-        ),
-        ((("<frozen importlib._bootstrap>", "_find_and_load"),), "importing modules"),
+        ([GET_DATA, KERAS, FIND], "importing tensorflow"),
+        ([FIND], "importing modules"),
     ],
-)  # fmt: skip
-def test_where_a_rank_waits(frames: tuple[tuple[str, str], ...], place: str) -> None:
+)
+def test_where_a_rank_waits(frames: list[tuple[str, str]], place: str) -> None:
     assert hangs.waiting_in(dump(*frames), CODE) == place
 
 

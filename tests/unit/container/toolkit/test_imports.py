@@ -18,10 +18,6 @@ def read(folder: Path, script: str, files: dict[str, str] | None = None) -> impo
     return imports.read(folder / "train.py", folder)
 
 
-def statements(folder: Path, script: str, files: dict[str, str] | None = None) -> list[str]:
-    return list(read(folder, script, files).statements)
-
-
 def test_the_imports_of_the_head_are_taken_in_their_order(tmp_path: Path) -> None:
     script = '''
 """Words."""
@@ -34,13 +30,13 @@ import sklearn
 def main(): ...
 import xgboost
 '''
-    assert statements(tmp_path, script) == [
+    assert read(tmp_path, script).statements == (
         "import numpy",
         "from pandas import DataFrame",
         "import tensorflow.compat.v1",
         "import scipy",
         "import sklearn",
-    ]
+    )
 
 
 @pytest.mark.parametrize(
@@ -54,7 +50,6 @@ import xgboost
         "import os\nRANK = int(os.environ.get('RANK', '0'))\nHOME = os.environ['HOME']\nimport tensorflow\n",
         "import os, time\nbegan = time.time()\nos.environ.setdefault('TF_CPP_A', '2')\nimport tensorflow\n",
         "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = str(1)\nimport tensorflow\n",
-        "import os\nprint()\nos.environ['XLA_FLAGS'] = str(1)\nimport tensorflow\n",
         "import os, subprocess\nsubprocess.run(['ls'], env={**os.environ, 'A': '1'})\nimport tensorflow\n",
         "class M:\n    def f(self): self.model.eval()\nimport tensorflow\n",
         "import model\n",
@@ -68,10 +63,7 @@ def test_slow_packages_are_taken_wherever_they_are_imported(tmp_path: Path, scri
 
 
 def test_settings_that_come_first_are_kept(tmp_path: Path) -> None:
-    found = read(
-        tmp_path,
-        'import os\nos.environ["A"] = "1"\nos.environ.setdefault("B", "2")\nimport tensorflow\n',
-    )
+    found = read(tmp_path, 'import os\nos.environ["A"] = "1"\nos.environ.setdefault("B", "2")\nimport tensorflow\n')
     assert found.settings == (("A", "1", False), ("B", "2", True))
     assert found.statements == ("import tensorflow",)
 
@@ -113,8 +105,6 @@ HAZARDS = [
     'exec("import os")',
     "importlib.import_module(name)",
     "import mpi4py",
-    "import wandb",
-    "if True:\n    os.environ['TF_CPP_A'] = '1'",
     "def f():\n    os.environ['TF_CPP_A'] = '1'\nf()",
     'subprocess.run([sys.executable, "-m", "pip", "install", "tensorflow"])',
     "env = os.environ",
@@ -130,9 +120,7 @@ def test_only_the_head_is_taken_where_something_may_change_later_imports(
 ) -> None:
     """In the script, or in a file that it imports."""
     act = f"print()\n{line}\n"
-    script = (
-        f"import logging, os, subprocess, sys\nimport numpy\n{'import acts' if beside else act}\nimport tensorflow\n"
-    )
+    script = f"import os, subprocess, sys\nimport numpy\n{'import acts' if beside else act}\nimport tensorflow\n"
     found = read(tmp_path, script, {"acts.py": f"import os, sys\n{act}"})
     assert found.statements == ("import numpy",)
     assert found.reason.startswith("acts.py has" if beside else "train.py has")
@@ -144,7 +132,7 @@ def test_a_hazard_is_no_reason_where_the_head_has_all(tmp_path: Path) -> None:
 
 
 def test_compiled_modules_end_the_head(tmp_path: Path) -> None:
-    assert statements(tmp_path, "import compiled\nimport numpy\n", {"compiled.pyc": ""}) == []
+    assert read(tmp_path, "import compiled\nimport numpy\n", {"compiled.pyc": ""}).statements == ()
 
 
 @pytest.mark.parametrize("framework", ["tensorflow", "torch"])
@@ -157,9 +145,8 @@ def test_what_init_imports_is_imported_with_it(tmp_path: Path, framework: str) -
 
 
 def test_what_is_set_before_all_imports_may_stand_behind_an_act(tmp_path: Path) -> None:
-    found = read(
-        tmp_path, "import os, time\nbegan = time.time()\nos.environ['A'] = '1'\nimport numpy\nimport tensorflow\n"
-    )
+    script = "import os, time\nbegan = time.time()\nos.environ['A'] = '1'\nimport numpy\nimport tensorflow\n"
+    found = read(tmp_path, script)
     assert (found.settings, found.statements) == ((("A", "1", False),), ("import tensorflow",))
 
 
@@ -190,12 +177,8 @@ def test_imports_between_an_own_packages_modules_are_followed(tmp_path: Path) ->
         "parts/inner/__init__.py": "",
         "parts/inner/deep.py": "from ..data import y\nimport scipy\n",
     }
-    assert statements(tmp_path, "import parts.net\nimport numpy\n", files) == [
-        "import tensorflow",
-        "import pandas",
-        "import scipy",
-        "import numpy",
-    ]
+    found = read(tmp_path, "import parts.net\nimport numpy\n", files)
+    assert found.statements == ("import tensorflow", "import pandas", "import scipy", "import numpy")
 
 
 def test_what_the_projects_own_modules_set_counts(tmp_path: Path) -> None:
@@ -206,7 +189,7 @@ def test_what_the_projects_own_modules_set_counts(tmp_path: Path) -> None:
 
 def test_modules_that_import_each_other_are_read_once(tmp_path: Path) -> None:
     files = {"a.py": "import b\nimport numpy", "b.py": "import a\nimport scipy"}
-    assert statements(tmp_path, "import a\n", files) == ["import scipy", "import numpy"]
+    assert read(tmp_path, "import a\n", files).statements == ("import scipy", "import numpy")
 
 
 @pytest.mark.parametrize("name", ["json", "random", "types"])
@@ -226,9 +209,7 @@ def test_a_script_that_is_not_there_prevents_it(tmp_path: Path) -> None:
 
 
 def test_the_packages_are_those_that_are_installed(tmp_path: Path) -> None:
-    script = (
-        "import json\nfrom container import distributed\nimport horovod.tensorflow as hvd\nfrom keras import Model\n"
-    )
+    script = "import json\nfrom container import distributed\nimport horovod.tensorflow\nfrom keras import Model\n"
     assert read(tmp_path, script).packages == {"horovod", "keras"}
 
 
@@ -278,10 +259,7 @@ def test_the_folder_of_importers_is_the_users_alone(tmp_path: Path) -> None:
 
 
 def test_each_of_two_files_of_one_name_is_looked_at(tmp_path: Path) -> None:
-    files = {
-        "alpha/__init__.py": "import os\nos.environ['OMP_NUM_THREADS'] = str(1)\n",
-        "beta/__init__.py": "",
-    }
+    files = {"alpha/__init__.py": "import os\nos.environ['OMP_NUM_THREADS'] = str(1)\n", "beta/__init__.py": ""}
     script = "print()\nimport alpha, beta\ndef main():\n    import torch\nmain()\n"
     found = read(tmp_path, script, files)
     assert not found.statements and found.reason.startswith("__init__.py has ")

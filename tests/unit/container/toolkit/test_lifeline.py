@@ -80,18 +80,12 @@ def told(request: pytest.FixtureRequest, loop: Loop, tmp_path: Path) -> Iterator
     one.close()
 
 
-@pytest.fixture
-def elastic(loop: Loop, tmp_path: Path) -> Iterator[Told]:
-    one = Told(ElasticRuntime, loop, tmp_path)
-    yield one
-    one.close()
-
-
-def test_stop_and_a_message_in_one_read(elastic: Told, run_until: RunUntil) -> None:
-    os.write(elastic.lifeline, STOP + FINISH + DUMP + STOP + FINISH)
-    run_until(lambda: len(elastic.log) == 4)
-    assert elastic.log == ["stop", Outcome(), "stop", Outcome()]
-    os.close(elastic.lifeline)
+@pytest.mark.parametrize("told", [ElasticRuntime], indirect=True)
+def test_stop_and_a_message_in_one_read(told: Told, run_until: RunUntil) -> None:
+    os.write(told.lifeline, STOP + FINISH + DUMP + STOP + FINISH)
+    run_until(lambda: len(told.log) == 4)
+    assert told.log == ["stop", Outcome(), "stop", Outcome()]
+    os.close(told.lifeline)
 
 
 def test_everything_in_its_order_whatever_the_pieces(told: Told, loop: Loop, run_until: RunUntil) -> None:
@@ -106,13 +100,12 @@ def test_everything_in_its_order_whatever_the_pieces(told: Told, loop: Loop, run
     assert told.log == ["stop", "end", "stop", "abandoned"]
 
 
-def test_a_rank_is_sent_a_signal(loop: Loop, tmp_path: Path, run_until: RunUntil) -> None:
-    told = Told(HostRuntime, loop, tmp_path)
+@pytest.mark.parametrize("told", [HostRuntime], indirect=True)
+def test_a_rank_is_sent_a_signal(told: Told, run_until: RunUntil) -> None:
     os.write(told.lifeline, KILL + STOP)
     run_until(lambda: len(told.log) == 2)
     assert told.log == [("kill", 3, 9), "stop"]
     os.close(told.lifeline)
-    told.close()
 
 
 def test_what_is_no_message_ends_the_host_and_says_so(told: Told, run_until: RunUntil) -> None:

@@ -24,10 +24,8 @@ MINE = {
 }
 
 
-def given(
-    *seen: str, whole: bool = False, settings: tuple[tuple[str, str, bool], ...] = (), imports: tuple[str, ...] = ()
-) -> loading.Given:
-    plan: dict[str, Any] = {"environment": MINE, "cwd": "/code", "settings": settings, "statements": imports}
+def given(*seen: str, whole: bool = False, settings: tuple[tuple[str, str, bool], ...] = ()) -> loading.Given:
+    plan: dict[str, Any] = {"environment": MINE, "cwd": "/code", "settings": settings, "statements": ()}
     return loading.Given(plan, None if whole else set(seen), set())
 
 

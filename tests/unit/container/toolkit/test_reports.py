@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import signal
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from container.contract.failures import Cause, Failure
 from container.contract.hints import Situation
-from container.contract.membership import ClusterHost, Membership
+from container.contract.membership import Membership
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role
 from container.toolkit import reports
 from container.toolkit.process_group import ClusterProcess
@@ -17,16 +18,9 @@ from container.toolkit.process_group import ClusterProcess
 TRACEBACK = 'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\nValueError: no data\n'
 
 
-class Tail:
-    """A stream of which only the end is looked at."""
-
-    def __init__(self, text: str) -> None:
-        self.tail = text.encode()
-
-
 def member(printed: str = "", **values: Any) -> ClusterProcess:
     one = ClusterProcess(name="rank 3", role=Role.RANK, rank=3, ended=True, pid=7, **values)
-    one.stream = Tail(printed)  # type: ignore[assignment]
+    one.stream = SimpleNamespace(tail=printed.encode())  # type: ignore[assignment]
     return one
 
 
@@ -81,9 +75,7 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
     one = member(text, **ended)
     failure = reports.of_member(one, "algo-2")
     assert failure.message.startswith(f"{words} (") and failure.summary().startswith("algo-2, rank 3: ")
-    assert failure.hints[0].startswith(
-        "another rank makes other calls, or no calls. To see where each rank waits, set hang_timeout="
-    )
+    assert failure.hints[0].startswith("another rank makes other calls") and "set hang_timeout=" in failure.hints[0]
     assert not reports.is_consequence(one)
 
 
@@ -93,24 +85,14 @@ def test_what_times_out_apart_from_collectives_keeps_its_words() -> None:
     assert failure.message.startswith("ValueError: Timed out waiting") and failure.hints == ()
 
 
-def test_a_long_message_is_named_by_its_type_and_first_line() -> None:
+def test_the_headline_of_a_message_of_several_lines_is_its_first() -> None:
     """TensorFlow's go on for pages; their last line explains nothing."""
     kind = "tensorflow.python.framework.errors_impl.UnavailableError"
-    message = "Graph execution error:\n\nDetected at node …\n\nRestart your program to reset.\n\t [[node]]"
-    text = f'Traceback (most recent call last):\n  File "train.py", line 1, in <module>\n{kind}: {message}\n'
-    failure = reports.of_member(
-        member(text, exit_code=1, exception=exception(text, message) | {"type": kind}), "algo-2"
-    )
-    assert failure.message == f"{kind}: Graph execution error: (exited with code 1)"
-
-
-def test_the_headline_of_a_message_of_several_lines_is_its_first() -> None:
-    kind = "container.checkpoint.errors.NoUsableCheckpointError"
-    message = "none of the checkpoints in /ckpt can be restored:\n  step-3: damaged\nPut an undamaged copy there."
+    message = "Graph execution error:\n\n  node-3: damaged\n\nRestart your program to reset.\n\t [[node]]"
     text = (
         f'{TRACEBACK}\nDuring handling …\n\nTraceback (most recent call last):\n  File "train.py"\n{kind}: {message}\n'
     )
-    expected = f"{kind}: none of the checkpoints in /ckpt can be restored: (exited with code 1)"
+    expected = f"{kind}: Graph execution error: (exited with code 1)"
     reported = exception(text, message) | {"type": kind}
     assert reports.of_member(member(text, exit_code=1, exception=reported), "algo-1").message == expected
     assert reports.of_member(member(text, exit_code=1), "algo-1").message == expected
@@ -134,17 +116,15 @@ def test_who_is_lost_and_not_who_says_it(strategy: str, hinted: bool) -> None:
         HostPlan(name=name, environment={}, processes=tuple(rank for rank in ranks if rank.host == name))
         for name in ("algo-1", "algo-2")
     )
-    members = Membership(hosts=tuple(ClusterHost(name=host.name, slots=2) for host in hosts))
+    plan = Plan(strategy=strategy, membership=Membership.of(("algo-1", "algo-2")), hosts=hosts)
     text = TRACEBACK.replace("ValueError: no data", UNHEALTHY)
     one = member(text, exit_code=1)
     assert reports.is_consequence(one)
-    failure = reports.lost_ranks(
-        reports.of_member(one, "algo-1"), Plan(strategy=strategy, membership=members, hosts=hosts)
-    )
+    failure = reports.lost_ranks(reports.of_member(one, "algo-1"), plan)
     assert failure.message.startswith("UnavailableError: The following tasks are unhealthy")
     assert ("lost contact with algo-1, rank 1; algo-2, rank 3." in " ".join(failure.hints)) is hinted
     plain = reports.of_member(member(TRACEBACK, exit_code=1), "algo-1")
-    assert reports.lost_ranks(plain, Plan(strategy=strategy, membership=members, hosts=hosts)) == plain
+    assert reports.lost_ranks(plain, plan) == plain
 
 
 def test_an_exception_whose_process_has_not_ended() -> None:
@@ -192,17 +172,11 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("ModuleNotFoundError: No module named 'pandas.core'", "add pandas.core to a requirements.txt"),
         ("train.py: error: unrecognized arguments: --epochs 3 --lr=1", "declare --epochs, --lr in its argument parser"),
         ("train.py: error: unrecognized arguments: True", "arguments=['--NAME']"),
-        (
-            "t.py: error: argument --layers: invalid int value: '[64, 32]'",
-            "arguments=['--layers', '64', '32'] in place",
-        ),
+        ("t.py: error: argument --layers: invalid int value: '[64, 32]'", "arguments=['--layers', '64', '32']"),
         ("t.py: error: argument -l/--layers: invalid int value: '[64]'", "arguments=['-l', '64'] in place"),
         ("train.py: error: argument --prefix: expected one argument", "arguments=['--prefix=VALUE']"),
         ("OSError: [Errno 28] No space left on device", "`fleetfit clean`"),
-        (
-            "AttributeError: module 'horovod.torch' has no attribute 'init'",
-            "`fleetfit install horovod torch`",
-        ),
+        ("AttributeError: module 'horovod.torch' has no attribute 'init'", "`fleetfit install horovod torch`"),
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),
@@ -298,8 +272,7 @@ def test_arrays_in_a_message_are_left_out() -> None:
         "ValueError: Attempt to convert a value (PerReplica:{ … }) with an unsupported type (<class "
         "'tensorflow.python.distribute.values.PerReplica'>) to a Tensor. (exited with code 1)"
     )
-    assert failure.traceback is not None
-    lines = failure.traceback.splitlines()
+    lines = str(failure.traceback).splitlines()
     assert len(lines) < 20
     assert lines[1] == '  File "lib/tensorflow/python/framework/constant_op.py", line 1, in f'
     assert "… 83 lines left out; the log has them …" in lines
@@ -307,21 +280,17 @@ def test_arrays_in_a_message_are_left_out() -> None:
 
 
 @pytest.mark.parametrize(
-    ("channels", "asked", "hint"),
+    ("channels", "hint"),
     [
-        (
-            ("training",),
-            "SM_CHANNEL_TRAIN",
-            "is 'training' (SM_CHANNEL_TRAINING): for SM_CHANNEL_TRAIN, use fit({'train'",
-        ),
-        (("training",), "SM_CHANNEL_TRAIN", "-i train=PATH, or let the script read SM_CHANNEL_TRAINING."),
-        (("data",), "SM_CHANNEL_TRAIN", "or let the script read SM_CHANNEL_DATA."),
-        (("a", "b"), "SM_CHANNEL_TRAIN", "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),
-        ((), "SM_CHANNEL_TRAIN", "has no channels: to set SM_CHANNEL_TRAIN, use fit({'train': 'PATH'}), or -i"),
+        (("training",), "is 'training' (SM_CHANNEL_TRAINING): for SM_CHANNEL_TRAIN, use fit({'train'"),
+        (("training",), "-i train=PATH, or let the script read SM_CHANNEL_TRAINING."),
+        (("data",), "or let the script read SM_CHANNEL_DATA."),
+        (("a", "b"), "the job's channels are 'a' (SM_CHANNEL_A), 'b' (SM_CHANNEL_B):"),
+        ((), "has no channels: to set SM_CHANNEL_TRAIN, use fit({'train': 'PATH'}), or -i"),
     ],
 )
-def test_a_channel_that_the_job_does_not_have(channels: tuple[str, ...], asked: str, hint: str) -> None:
-    (said,) = raised("train.py", f"KeyError: '{asked}'", Situation(channels=channels, strategy="mpi")).hints
+def test_a_channel_that_the_job_does_not_have(channels: tuple[str, ...], hint: str) -> None:
+    (said,) = raised("train.py", "KeyError: 'SM_CHANNEL_TRAIN'", Situation(channels=channels, strategy="mpi")).hints
     assert hint in said
 
 

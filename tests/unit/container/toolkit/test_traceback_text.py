@@ -22,13 +22,9 @@ def test_the_last_one_wins_and_later_output_is_left_out() -> None:
 
 
 def test_a_long_message_of_tensorflows_is_kept() -> None:
-    start = (
-        'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nInvalidArgumentError: Graph:'
-    )
+    start = 'Traceback (most recent call last):\n  File "a.py", line 1, in <module>\n    f()\nOpError: Graph:'
     text = start + "\n\n" + "\n".join(f"Detected at node {i}" for i in range(100))
-    found = last_traceback(text)
-    assert found is not None
-    assert "Detected at node 20" in found
+    assert "Detected at node 20" in str(last_traceback(text))
 
 
 @pytest.mark.parametrize("text", ["", "\n", "all is well\n", b"\xff\xfe\n", "SyntaxError: said a log line\n"])

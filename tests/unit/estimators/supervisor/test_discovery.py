@@ -21,21 +21,18 @@ from estimators.records.record import DISCOVERED
     ("text", "found"),
     [
         ("", {}),
-        ("a\nb:4\n", {"a": 2, "b": 4}),
-        ("  a : 3 \n\n# comment\n", {"a ": 3}),
+        ("  a\n\n# comment\nb:4 \n", {"a": 2, "b": 4}),
         ("a:0\nb", {"b": 2}),
         ("a\na:1", {"a": 1}),
     ],
 )
 def test_lines(text: str, found: dict[str, int]) -> None:
-    if "a " in found:
-        with pytest.raises(ValueError, match="neither"):
-            discovery.parse_hosts(text, 2)
-        return
     assert discovery.parse_hosts(text, 2) == found
 
 
-@pytest.mark.parametrize("line", ["a:b", "a:-1", ":3", "two words", "tab\tbed", "h\ufffdst", "n\x00l", "a:2:3"])
+@pytest.mark.parametrize(
+    "line", ["a : 3", "a:b", "a:-1", ":3", "two words", "tab\tbed", "h\ufffdst", "n\x00l", "a:2:3"]
+)
 def test_other_lines_are_refused(line: str) -> None:
     with pytest.raises(ValueError, match="neither 'host' nor 'host:slots'"):
         discovery.parse_hosts(f"fine\n{line}", 1)

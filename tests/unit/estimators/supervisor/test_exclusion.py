@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -11,33 +13,19 @@ from estimators.job.errors import ConfigurationError
 from estimators.supervisor.elastic.exclusion import Exclusion, load_policy
 from estimators.supervisor.elastic.policy import GrowingCooldown
 
-
-class Log:
-    """The supervisor's log."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def say(self, text: str) -> None:
-        self.said.append(text)
-
-
 RULES = """\
 import math
 
 class Twice:
-    def __init__(self):
-        self.left = 2
+    left = 2
 
     def failed(self, host, now):
         self.left -= 1
         return now + 5 if self.left else math.inf
 
 class Wrong:
-    answer = math.nan
-
     def failed(self, host, now):
-        return self.answer
+        return math.nan
 
 class Needs:
     def __init__(self, what): ...
@@ -55,19 +43,24 @@ def rules(tmp_path: Path) -> Path:
     return path
 
 
+def exclusion(rule: str) -> tuple[Exclusion, list[str]]:
+    """A cooldown under a rule, and what is said in the supervisor's log."""
+    said: list[str] = []
+    log: Any = SimpleNamespace(say=said.append)
+    return Exclusion(GrowingCooldown(1.0, 6.0), load_policy(rule), log), said
+
+
 def test_a_rule_holds_over_the_cooldown(rules: Path) -> None:
-    log = Log()
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:Twice"), log)  # type: ignore[arg-type]
-    assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [15.0, math.inf]
-    assert log.said == []
+    hosts, said = exclusion(f"{rules}:Twice")
+    assert [hosts.failed("algo-1", 10.0) for _ in range(2)] == [15.0, math.inf]
+    assert said == []
 
 
 @pytest.mark.parametrize(("name", "words"), [("Wrong", "NaN"), ("Raises", "KeyError: 'algo-1'")])
 def test_where_a_rule_fails_the_cooldown_holds_and_the_log_says_so(rules: Path, name: str, words: str) -> None:
-    log = Log()
-    exclusion = Exclusion(GrowingCooldown(1.0, 6.0), load_policy(f"{rules}:{name}"), log)  # type: ignore[arg-type]
-    assert [exclusion.failed("algo-1", 10.0) for _ in range(2)] == [11.0, 12.0]
-    assert len(log.said) == 2 and words in log.said[0]
+    hosts, said = exclusion(f"{rules}:{name}")
+    assert [hosts.failed("algo-1", 10.0) for _ in range(2)] == [11.0, 12.0]
+    assert len(said) == 2 and words in said[0]
 
 
 def test_a_rule_of_a_package() -> None:

@@ -49,14 +49,15 @@ from estimators.supervisor.machine import JobMachine
 
 HOSTS = ("algo-1", "algo-2")
 FAILURE = Failure(cause=Cause.PROCESS, message="exited with code 3", host="algo-1", exit_code=3)
+LOST = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
 TRAINING = StatusReported(SecondaryStatus.TRAINING)
 
 
 class Job:
     """A machine, and what the supervisor would know: the time, and whether a host runs."""
 
-    def __init__(self, policy: FailurePolicy = FailurePolicy(), hosts: tuple[str, ...] = HOSTS, **more: Any) -> None:  # noqa: B008 - a value
-        self.machine = JobMachine(Attempts(policy, hosts), stop_grace_s=more.pop("stop_grace_s", 120.0), **more)
+    def __init__(self, policy: FailurePolicy = FailurePolicy(), **more: Any) -> None:  # noqa: B008 - a value
+        self.machine = JobMachine(Attempts(policy, HOSTS), stop_grace_s=more.pop("stop_grace_s", 120.0), **more)
         self.now = 0.0
         self.running = False
 
@@ -75,6 +76,11 @@ class Job:
     def ends(self, host: str, code: int = 0, *, last: bool = False, **more: Any) -> list[Action]:
         """End a host; the last one leaves none running."""
         return self.take(HostEnded(HostEnd(host=host, exit_code=code, **more)), running=not last)
+
+    def all_end(self, first: int = 0, second: int = 0) -> list[Action]:
+        """End both hosts, and return what follows from the end of the second."""
+        self.ends("algo-1", first)
+        return self.ends("algo-2", second, last=True)
 
     def waits_until(self, moment: float) -> list[Action]:
         """Let time pass."""
@@ -101,25 +107,21 @@ class TestFailure:
 
     def test_a_host_that_was_lost_bounds_it_more(self) -> None:
         job = Job().trains()
-        lost = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
-        job.ends("algo-2", 255, failure=lost)
+        job.ends("algo-2", 255, failure=LOST)
         assert job.waits_until(0.3) == [Do.END_HOSTS]
-        assert Do.COLLECT in job.ends("algo-1", 130, last=True) and job.machine.failure == lost
+        assert Do.COLLECT in job.ends("algo-1", 130, last=True) and job.machine.failure == LOST
 
     @pytest.mark.parametrize(
-        ("reported", "terminated", "message"),
+        ("reported", "message"),
         [
-            (FAILURE, None, "exited with code 3"),
-            (None, None, "the host's training process exited with code 3 without saying why."),
+            (FAILURE, "exited with code 3"),
+            (None, "the host's training process exited with code 3 without saying why."),
         ],
     )
-    def test_what_a_toolkit_has_reported_is_the_reason(
-        self, reported: Failure | None, terminated: str | None, message: str
-    ) -> None:
+    def test_what_a_toolkit_has_reported_is_the_reason(self, reported: Failure | None, message: str) -> None:
         job = Job().trains()
         job.machine.reported = reported
-        job.ends("algo-1", 3)
-        assert Do.COLLECT in job.ends("algo-2", 130, last=True)
+        assert Do.COLLECT in job.all_end(3, 130)
         assert job.machine.failure is not None and job.machine.failure.message == message
 
     def test_what_a_host_needs_has_failed_before_one_ran(self) -> None:
@@ -134,21 +136,19 @@ class TestFailure:
         assert job.waits_until(0.0) == [Do.FINISH]  # the service starts it again, or not
 
     def test_a_host_that_was_lost_before_one_ran_is_tried_again_as_the_policy_says(self) -> None:
-        lost = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
         job = Job(FailurePolicy(max_failures=1, cooldown=(2.0, 2.0)))
         job.take(Started())
-        job.take(Failed(lost))
+        job.take(Failed(LOST))
         assert Do.QUEUE_AGAIN in job.waits_until(0.0) and job.machine.waits
         assert job.waits_until(2.0) == [Begin(1, HOSTS)]
-        job.take(Failed(lost))
+        job.take(Failed(LOST))
         assert job.waits_until(2.0)[-1] is Do.FINISH
         assert job.machine.failure is not None and len(job.machine.failure.attempts) == 1
 
     def test_what_an_earlier_attempt_left_is_collected_when_the_next_one_cannot_start(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(0.0, 0.0))).trains()
         job.now = 5.0
-        job.ends("algo-1", 3)
-        job.ends("algo-2", 3, last=True)
+        job.all_end(3, 3)
         job.waits_until(5.0)
         job.take(Failed(FAILURE))
         assert job.waits_until(5.0)[-1] is Do.COLLECT
@@ -164,20 +164,17 @@ class TestFailure:
     def test_secrets_are_masked_before_a_failure_is_kept(self) -> None:
         job = Job(mask=Mask([FAILURE.message])).trains()
         job.machine.reported = FAILURE
-        job.ends("algo-1", 3)
-        job.ends("algo-2", 130, last=True)
+        job.all_end(3, 130)
         assert job.machine.failure is not None and job.machine.failure.message == MASK
 
     def test_outputs_that_cannot_be_packed_fail_a_job_that_had_not_failed(self) -> None:
         unpacked = Failure(cause=Cause.CONFIGURATION, message="the disk is full")
         job = Job().trains()
-        job.ends("algo-1")
-        job.ends("algo-2", last=True)
+        job.all_end()
         assert job.take(Collected(unpacked)) == [Do.FINISH] and job.machine.failure == unpacked
         job = Job().trains()
         job.machine.reported = FAILURE
-        job.ends("algo-1", 3)
-        job.ends("algo-2", last=True)
+        job.all_end(3, 0)
         assert job.take(Collected(unpacked)) == [Warn("the disk is full"), Do.FINISH]
         assert job.machine.failure is not None and job.machine.failure.message == FAILURE.message
 
@@ -190,14 +187,12 @@ class TestFailure:
 
     def test_a_metric_that_is_not_a_number_is_not_too_late_when_the_script_has_ended(self) -> None:
         job = Job().trains()
-        job.ends("algo-1")
-        job.ends("algo-2", last=True)
+        job.all_end()
         job.take(Diverged(FAILURE))
         assert job.take(Collected(None))[-1] is Do.FINISH and job.machine.failure == FAILURE
         job = Job(FailurePolicy(max_failures=1, cooldown=(600.0, 600.0))).trains()
         job.machine.reported = dataclasses.replace(FAILURE, message="exited with code 5")
-        job.ends("algo-1", 5)
-        job.ends("algo-2", 3, last=True)
+        job.all_end(5, 3)
         assert job.machine.waits
         assert job.take(Diverged(FAILURE))[-1] is Do.FINISH  # no other attempt is waited for
         assert job.machine.failure is not None and job.machine.failure.message == "exited with code 5"
@@ -207,8 +202,7 @@ class TestAttempts:
     def test_another_attempt_follows_after_its_pause(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(2.0, 8.0))).trains()
         job.machine.reported = FAILURE
-        job.ends("algo-1", 3)
-        actions = job.ends("algo-2", 130, last=True)
+        actions = job.all_end(3, 130)
         assert actions[:2] == [Do.ATTEMPT_OVER, Do.KEEP_ATTEMPTS]
         [told] = [action for action in actions if isinstance(action, Tell)]
         assert told.text.endswith("The next attempt begins in 2.0 s") and told.data["pause_s"] == 2.0
@@ -217,8 +211,7 @@ class TestAttempts:
         assert job.machine.failure is None and job.machine.ended == {} and job.machine.reported is None
         job.take(TRAINING, running=True)
         job.machine.reported = FAILURE
-        job.ends("algo-1", 3)
-        assert Do.COLLECT in job.ends("algo-2", 130, last=True)
+        assert Do.COLLECT in job.all_end(3, 130)
         assert job.machine.failure is not None and len(job.machine.failure.attempts) == 1
 
     def test_one_that_waits_in_its_queue_begins_when_its_turn_comes(self) -> None:
@@ -226,8 +219,7 @@ class TestAttempts:
         assert job.take(Started()) == []
         assert job.take(TurnCame()) == [Begin(0, HOSTS)]
         job.take(TRAINING, running=True)
-        job.ends("algo-1", 3)
-        assert Do.QUEUE_AGAIN in job.ends("algo-2", 3, last=True)
+        assert Do.QUEUE_AGAIN in job.all_end(3, 3)
         job.machine.has_turn = False  # it has made room
         assert job.waits_until(5.0) == []
         assert job.take(TurnCame()) == [Begin(1, HOSTS)]
@@ -236,8 +228,7 @@ class TestAttempts:
         job = Job(FailurePolicy(max_failures=1, cooldown=(100.0, 100.0)), max_run_s=10.0).trains()
         assert job.machine.next_deadline() == 10.0
         job.now = 4.0
-        job.ends("algo-1", 3)
-        job.ends("algo-2", 3, last=True)
+        job.all_end(3, 3)
         assert job.machine.next_deadline() == 104.0  # nothing of it ends meanwhile
         job.waits_until(104.0)
         job.take(TRAINING, running=True, at=106.0)
@@ -259,21 +250,17 @@ class TestStop:
         assert job.take(StopAsked("by hand", 5.0)) == [Do.CLOSE_MEMBERSHIP, stopping, Do.STOP_HOSTS]
         assert job.take(StopAsked("again", 5.0)) == []  # to be told twice would end them at once
         assert Do.END_HOSTS in job.waits_until(5.0)
-        job.ends("algo-1", 130)
-        assert job.ends("algo-2", 130, last=True) == [Do.COLLECT]
+        assert job.all_end(130, 130) == [Do.COLLECT]
         assert job.take(Collected(None)) == [Do.FINISH]
-        assert job.machine.failure is None and job.machine.stopped_as == (
-            SecondaryStatus.STOPPED,
-            "Stopped: by hand.",
-        )
+        assert job.machine.failure is None
+        assert job.machine.stopped_as == (SecondaryStatus.STOPPED, "Stopped: by hand.")
 
     def test_what_does_not_end_by_then_is_not_waited_for(self) -> None:
         job = Job().trains()
         job.take(StopAsked("by hand", 5.0))
         job.waits_until(5.0)
         assert job.waits_until(15.0) == [Do.END_HOSTS] and job.machine.hurried
-        job.ends("algo-1", 137)
-        assert job.ends("algo-2", 137, last=True) == [Do.FINISH]
+        assert job.all_end(137, 137) == [Do.FINISH]
 
     @pytest.mark.parametrize("event", [StopAsked("now", 0.0), CallerGone()])
     def test_one_that_gives_no_time_ends_everything_at_once(self, event: Event) -> None:
@@ -285,8 +272,7 @@ class TestStop:
 
     def test_between_two_attempts_what_the_last_one_left_is_kept(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(60.0, 60.0))).trains()
-        job.ends("algo-1", 3)
-        job.ends("algo-2", 3, last=True)
+        job.all_end(3, 3)
         assert job.take(StopAsked("by hand"))[-1] is Do.COLLECT
         assert job.waits_until(60.0) == [Do.END_HOSTS, Do.FINISH]  # packing has 10 s
 
@@ -296,8 +282,7 @@ class TestStop:
         job.take(TurnCame())
         job.take(TRAINING, running=True)
         job.take(Preempted("algo-1", 5.0))
-        job.ends("algo-1", 143)
-        assert Do.QUEUE_AGAIN in job.ends("algo-2", 143, last=True)
+        assert Do.QUEUE_AGAIN in job.all_end(143, 143)
         job.machine.has_turn = False
         job.waits_until(1.0)
         assert job.take(StopAsked("by hand"))[-1] is Do.COLLECT
@@ -305,8 +290,7 @@ class TestStop:
     def test_what_collects_is_not_ended_by_what_was_to_end_the_hosts(self) -> None:
         job = Job().trains()
         job.take(StopAsked("by hand", 60.0))
-        lost = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
-        job.ends("algo-2", 255, failure=lost)
+        job.ends("algo-2", 255, failure=LOST)
         assert job.ends("algo-1", 143, last=True)[-1] is Do.COLLECT
         assert Do.END_HOSTS not in job.waits_until(5.0)
 
@@ -315,8 +299,7 @@ class TestStop:
             job = Job(policy).trains()
             job.take(Failed(FAILURE))
             job.take(StopAsked("by hand"))
-            job.ends("algo-1", 130)
-            assert Do.COLLECT in job.ends("algo-2", 130, last=True)
+            assert Do.COLLECT in job.all_end(130, 130)
             assert (job.machine.stopped_as is not None) == stopped
 
     @pytest.mark.parametrize(
@@ -334,8 +317,7 @@ class TestStop:
     def test_max_wait_ends_a_job_that_waits_for_hosts(self) -> None:
         job = Job(max_run_s=10.0, max_wait_s=10.0).trains()
         job.take(HostTaken("algo-2", 0.0, 600.0))
-        job.ends("algo-1", 143)
-        job.ends("algo-2", 137, last=True)
+        job.all_end(143, 137)
         assert job.machine.waits
         assert job.waits_until(10.0)[-1] is Do.COLLECT  # what the attempt has left
         assert job.machine.stopped_as is not None
@@ -392,8 +374,7 @@ class TestTaken:
     def test_one_that_comes_back_is_there_for_the_attempt_that_waits_for_it(self) -> None:
         job = Job().trains()
         job.take(HostTaken("algo-2", 5.0, 500.0))
-        job.ends("algo-1", 143)
-        job.ends("algo-2", 143, last=True)
+        job.all_end(143, 143)
         assert job.machine.next_deadline() == 500.0
         [told] = job.take(HostReturned("algo-2"), at=30.0)
         assert isinstance(told, Tell) and told.text == "algo-2 is back"
@@ -402,8 +383,7 @@ class TestTaken:
     def test_too_few_that_never_come_back_fail_the_job(self) -> None:
         job = Job().trains()
         job.take(HostTaken("algo-2", 5.0, None))
-        job.ends("algo-1", 143)
-        assert Do.COLLECT in job.ends("algo-2", 143, last=True)
+        assert Do.COLLECT in job.all_end(143, 143)
         assert job.machine.failure is not None and job.machine.failure.cause is Cause.HOST_LOST
 
     def test_nothing_is_taken_of_a_job_that_ends(self) -> None:
@@ -474,7 +454,7 @@ class World:
     def __init__(self, policy: FailurePolicy) -> None:
         self.job = Job(policy, max_run_s=1000.0)
         self.up: list[str] = []
-        self.due: list[tuple[Event, dict[str, int]]] = []
+        self.due: list[Event] = []
         self.finished = 0
         self.begun: list[int] = []
 
@@ -488,7 +468,7 @@ class World:
             assert not self.up and self.job.machine.stopped_as is None
             self.begun.append(action.number)
             self.up = list(action.hosts)
-            self.take_later(TRAINING)
+            self.due.append(TRAINING)
         elif action is Do.STOP_HOSTS:
             self.end(self.up, 0)
         elif action is Do.END_HOSTS:
@@ -496,24 +476,22 @@ class World:
         elif isinstance(action, KillHost):
             self.end([action.host], 137)
         elif action is Do.COLLECT:
-            self.take_later(Collected(None))
+            self.due.append(Collected(None))
         elif action is Do.FINISH:
             self.finished += 1
 
-    def take_later(self, event: Event) -> None:
-        self.due.append((event, {}))
-
     def end(self, hosts: list[str], code: int) -> None:
-        for host in list(hosts):
-            if host in self.up and not any(host in ends for _, ends in self.due):
-                self.due.append((HostEnded(HostEnd(host=host, exit_code=code)), {host: code}))
+        ending = [event.end.host for event in self.due if isinstance(event, HostEnded)]
+        for host in hosts:
+            if host in self.up and host not in ending:
+                self.due.append(HostEnded(HostEnd(host=host, exit_code=code)))
 
     def step(self, choice: int) -> None:
         """Let one of the things that are due happen, or time pass."""
         if self.due:
-            event, ends = self.due.pop(choice % len(self.due))
-            for host in ends:
-                self.up.remove(host)
+            event = self.due.pop(choice % len(self.due))
+            if isinstance(event, HostEnded):
+                self.up.remove(event.end.host)
             self.take(event)
         elif (deadline := self.job.machine.next_deadline()) is not None:
             self.job.now = max(self.job.now, deadline)

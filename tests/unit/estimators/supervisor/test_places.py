@@ -87,10 +87,7 @@ def test_who_has_no_place_when_the_training_begins_leaves() -> None:
     places, moves = of("algo-1", "algo-2")
     places.places({"a": 1})
     places.begun()
-    assert moves.taken()[1:] == [
-        ("the board lists 1 of the 2 initial hosts, so algo-2 leaves",),
-        ("leave", "algo-2"),
-    ]
+    assert moves.taken()[1:] == [("the board lists 1 of the 2 initial hosts, so algo-2 leaves",), ("leave", "algo-2")]
 
 
 def test_a_place_that_goes_has_its_host_leave_and_one_that_comes_back_has_it_stay() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
+from moved import MovedLoop
 
 from container.contract.strategies import ElasticTorchDistributed
 from estimators.supervisor.elastic.members import Roster
@@ -14,30 +16,14 @@ from estimators.supervisor.elastic.policy import Limits
 from estimators.supervisor.elastic.restarting import RestartingDriver, RestartPhase
 
 ONE, TWO, THREE = "algo-1.0.0", "algo-2.0.0", "algo-3.0.0"
+TIMEOUT = ElasticTorchDistributed().elastic_timeout
 
 
-class Timer:
-    """See :class:`container.system.loop.Timer`."""
-
-    cancelled = False
-
-    def cancel(self) -> None:
-        self.cancelled = True
-
-
-class Pause:
-    """Something that is waited for once."""
-
-    def __await__(self) -> Iterator[None]:
-        yield
-
-
-class World:
+class World(MovedLoop):
     """The loop and the supervisor of one training."""
 
     def __init__(self, least: int = 1, restarts: int = 0, **strategy: Any) -> None:
-        self.soon: list[Callable[[], None]] = []
-        self.late: list[tuple[float, Timer, Callable[[], None]]] = []
+        super().__init__()
         self.record = self  # the backend's
         self.name = "job-1"
         self.sharing: list[Coroutine[Any, Any, None]] = []
@@ -54,16 +40,7 @@ class World:
             roster=roster,
             restarts=restarts,
         )
-        self.run()
-        assert [message["op"] for message in self.told] == ["waiting"]
-
-    def call_later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        timer = Timer()
-        if seconds:
-            self.late.append((seconds, timer, callback))
-        else:
-            self.soon.append(callback)
-        return timer
+        assert self.after() == [("waiting", "")]
 
     def start(self, coroutine: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine up to where it shares what was saved."""
@@ -71,29 +48,27 @@ class World:
         self.sharing.append(coroutine)
 
     async def share_checkpoints(self) -> None:
-        await Pause()
+        await asyncio.sleep(0)  # until the test lets it go on
 
     def from_driver(self, message: dict[str, Any]) -> None:
         self.told.append(message)
 
-    def send(self, operation: str, worker: str = "", **values: Any) -> list[tuple[str, str]]:
-        """Tell it something, and return what it says to that: an operation, and of which worker."""
+    def after(self, seconds: float = 0.0) -> list[tuple[str, str]]:
+        """Let time pass, and return what the driver says: an operation, and of which worker."""
         self.told.clear()
-        self.driver.send({"op": operation, "worker": worker, **values})
-        self.run()
+        self.advance(seconds)
         return [(message["op"], message.get("worker", "")) for message in self.told]
 
-    def run(self) -> None:
-        while self.soon:
-            self.soon.pop(0)()
+    def send(self, operation: str, worker: str = "", **values: Any) -> list[tuple[str, str]]:
+        """Tell it something, and return what it says to that."""
+        self.driver.send({"op": operation, "worker": worker, **values})
+        return self.after()
 
     def share(self) -> list[tuple[str, str]]:
         """All hosts have what was saved."""
-        self.told.clear()
         with contextlib.suppress(StopIteration):
             self.sharing.pop().send(None)
-        self.run()
-        return [(message["op"], message.get("worker", "")) for message in self.told]
+        return self.after()
 
     def ranks(self) -> dict[str, dict[str, str]]:
         return {message["worker"]: message["environment"] for message in self.told if message["op"] == "start"}
@@ -181,12 +156,8 @@ def test_it_is_complete_when_all_are_through_and_the_rest_starts_again_when_one_
 def test_it_does_not_wait_for_ever_for_the_first_workers() -> None:
     world = World(least=2)
     world.wants(ONE)
-    [(seconds, _, callback)] = world.late
-    assert seconds == ElasticTorchDistributed().elastic_timeout
-    world.told.clear()
-    callback()
-    world.run()
-    assert [message["op"] for message in world.told] == ["too_few"]
+    assert world.after(TIMEOUT - 1) == []
+    assert world.after(1) == [("too_few", "")]
 
 
 def test_with_too_few_it_waits_for_others() -> None:
@@ -194,14 +165,9 @@ def test_with_too_few_it_waits_for_others() -> None:
     world.send("ended", ONE)
     world.send("ready", TWO)
     assert world.share() == [("waiting", "")]
-    [(seconds, timer, callback)] = [late for late in world.late if not late[1].cancelled]
-    assert seconds == ElasticTorchDistributed().elastic_timeout
+    assert world.after(TIMEOUT - 1) == []
     assert world.wants(TWO, THREE) == [("enough", ""), ("start", TWO), ("start", THREE), ("membership", "")]
-    assert timer.cancelled
-    world.told.clear()
-    callback()
-    world.run()
-    assert [message["op"] for message in world.told] == ["too_few"]
+    assert world.after(1) == []
 
 
 @pytest.mark.parametrize("limit", [0, 1])
