@@ -24,6 +24,7 @@ from estimators.job.errors import (
     RecordError,
     TrainingJobError,
     UnsupportedError,
+    shorten_uncaught,
 )
 from estimators.job.metrics import METRIC_KINDS, metrics_frame, system_metrics
 from estimators.job.request import TrainingJobSpec
@@ -626,6 +627,7 @@ class TrainingJob:
             failure = statuses.failure_of(status)
             unknown = Failure(cause=Cause.INTERNAL, message="unknown")
             raised = TrainingJobError(self, failure or unknown, tail=not logs or output.pane is not None)
+            shorten_uncaught()
             raise raised from self._raised_by_function(failure)
         output.table()
 

@@ -18,6 +18,7 @@
 
 from __future__ import annotations
 
+import sys
 import types
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,27 @@ def _users_frames(error: BaseException) -> types.TracebackType | None:
     for one in reversed(frames):
         made = types.TracebackType(made, one.tb_frame, one.tb_lasti, one.tb_lineno)
     return made
+
+
+def shorten_uncaught() -> None:
+    """Let Python's report of an uncaught error contain only the user's frames, as a notebook's does.
+
+    An interrupt that has already been reported is not reported again. Such an interrupt has the method with which
+    IPython would display it.
+    """
+    previous = sys.excepthook
+    if previous.__module__ == __name__:
+        return
+
+    def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        if isinstance(error, FleetfitError):
+            error.__cause__, error.__suppress_context__ = None, True  # the message already explains the inner causes
+            error.__traceback__ = trace = _users_frames(error)
+        elif hasattr(error, "_render_traceback_"):
+            return
+        previous(kind, error, trace)
+
+    sys.excepthook = hook
 
 
 FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython looks up

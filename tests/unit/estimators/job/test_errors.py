@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from pathlib import Path
 
 import pytest
@@ -63,3 +64,23 @@ def test_it_pickles_with_its_job(tmp_path: Path) -> None:
 )
 def test_python_can_catch_them_by_its_own_names(error: type[BaseException], base: type[BaseException]) -> None:
     assert issubclass(error, base)
+
+
+def test_python_reports_an_uncaught_error_with_the_users_frames_only(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    for _ in range(2):
+        errors.shorten_uncaught()
+    ours = {"__name__": "estimators.ours", "error": errors.TrainingJobError("job-1", FAILURE)}
+    told = KeyboardInterrupt("stopped")
+    told._render_traceback_ = list  # type: ignore[attr-defined]
+    for raised, shown in ((ours["error"], "job 'job-1' failed"), (told, ""), (KeyError("another"), "KeyError")):
+        try:
+            exec(compile("raise error from ValueError('inner')", "<ours>", "exec"), ours | {"error": raised})
+        except BaseException:
+            sys.excepthook(*sys.exc_info())
+        said = capsys.readouterr().err
+        assert shown in said and bool(said) == bool(shown)
+        assert ("test_errors.py" in said) == bool(shown)
+        assert ("inner" in said and "<ours>" in said) == isinstance(raised, KeyError)
