@@ -94,12 +94,15 @@ class Pane:
         self._show()
 
     def finish(self) -> None:
-        """Show the table with the result of the ended job, and fold the logs."""
+        """Show the table with the result of the ended job, and fold the logs.
+
+        The table does not contain the reason of a failure, because the error below the cell contains this reason.
+        """
         from estimators.results.display import job_html
 
         if self._rest:
             self.write("\n")
-        self._show(job_html(self._job.result()), kept=self._kept())
+        self._show(job_html(dataclasses.replace(self._job.result(), failure_reason=None)), kept=self._kept())
 
     def _kept(self) -> str:
         """Return a text that says which modules stay loaded after the job, for how long, and how much memory they use.
