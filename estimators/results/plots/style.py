@@ -51,7 +51,9 @@ def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Fig
 
 
 def dress(axes: Axes) -> None:
-    """Apply the style of all plots to axes."""
+    """Apply the style of all plots to axes. Numbers have the same form as in tables, such as ``1,280``."""
+    for axis in (axes.xaxis, axes.yaxis):
+        axis.set_major_formatter(lambda number, place: f"{number:,.10g}".replace("-", "\u2212"))
     axes.tick_params(colors=INK, labelsize=8)
     for side, spine in axes.spines.items():
         spine.set_color(INK)
