@@ -169,7 +169,7 @@ def _run(args: argparse.Namespace) -> int:
     except (ConfigurationError, JobExistsError) as error:
         _say_error(args, error)
         return Exit.USAGE
-    except FleetfitError as error:
+    except (FleetfitError, OSError) as error:
         _say_error(args, error)
         return Exit.UNABLE
 
@@ -250,9 +250,24 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         traceback.print_exception(error)
     from estimators.job.errors import ConfigurationError
 
+    if isinstance(error, OSError):
+        console.say(_reason(error))
+        return
     # A job file uses the argument names of the Python interface.
     as_typed = isinstance(error, ConfigurationError) and getattr(args, "file", None) is None
     console.say(jobargs.in_options(str(error)) if as_typed else str(error))
+
+
+def _reason(error: OSError) -> str:
+    """Return a message for an error of the operating system, such as a folder that this user may not read."""
+    said = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {said}."
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the working directory has been removed. Change to another folder."
+    return f"{said}. `fleetfit --traceback …` shows where this error was raised."
 
 
 def _show_warning(

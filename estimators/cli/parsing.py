@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -177,10 +178,27 @@ def inputs(texts: Sequence[str]) -> dict[str, str] | None:
     for text in texts:
         name, equals, path = text.partition("=")
         # A path may contain "=". A channel's name never contains a slash.
-        if not equals or "/" in name or Path(text).exists():
+        if not equals or "/" in name or os.path.exists(text):
             name, path = "training", text
         _add(channels, "--input", name, path)
     return channels or None
+
+
+def check_file(option: str, path: str | None) -> None:
+    """Check that a file can be written, before the work whose result the file will contain. With None, do nothing.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ConfigurationError(f"{option} {path}: there is no folder {folder}.")
+    if os.path.isdir(path):
+        raise ConfigurationError(f"{option} {path}: this is a folder. Name a file in it.")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ConfigurationError(f"{option} {path}: the file cannot be written: permission denied.")
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:

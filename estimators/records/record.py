@@ -174,7 +174,7 @@ class JobRecord:
         if not _NAME.fullmatch(name) or not path.is_dir():
             guess = nearest(name, job_names(home))
             hint = f" Did you mean {guess!r}?" if guess else ""
-            raise JobNotFoundError(f"there is no training job {name!r} under {path.parent}.{hint}")
+            raise JobNotFoundError(f"there is no training job {name!r} under {jobs_folder(home)}.{hint}")
         return cls(path)
 
     @classmethod

@@ -162,8 +162,14 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         (["train", "train.py", "--metric", "loss=("], "("),
         (["train", "train.py", "--name", "a b"], "a b"),
         (["train", "train.py", "--env", "A"], "NAME=VALUE"),
-        (["train", "train.py", "--no-wait", "--notify", "true"], "--notify works only while this command waits"),
-        (["train", "train.py", "--no-wait", "--track", "tensorboard"], "--track works only while this command waits"),
+        (["train", "train.py", "--no-wait", "--notify", "true"], "--notify cannot be combined with --no-wait"),
+        (["train", "train.py", "--no-wait", "--track", "tensorboard"], "--track cannot be combined with --no-wait"),
+        (["train", "train.py", "--no-wait", "--json"], "--json cannot be combined with --no-wait"),
+        (["train", "train.py", "--debug", "--notify", "true"], "--notify cannot be combined with --debug"),
+        (["train", "train.py", "--debug", "--no-wait"], "--no-wait cannot be combined with --debug"),
+        (["plan", "train.py", "--name", "a b"], "a b"),
+        (["compare", "x", "--report", "/nowhere/x.html"], "--report /nowhere/x.html: there is no folder /nowhere"),
+        (["compare", "x", "--report", "/tmp"], "--report /tmp: this is a folder"),
         (["track", "mlfow", "last"], "Did you mean 'mlflow'"),
         (["list", "--", "x"], "only `train`, `plan` and `tune`"),
         (["logs", "x", "--rank", "one"], "whole number"),
@@ -181,6 +187,19 @@ def test_usage_errors_start_nothing(
     assert part in captured.err
     assert "Traceback" not in captured.err
     assert not (work / "home" / "jobs").exists() or not os.listdir(work / "home" / "jobs")
+
+
+def test_errors_of_the_system_are_told_in_one_line(
+    ask: Callable[..., tuple[int, str, str]], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "a" * 300
+    assert ask("compare", f"{long}.json") == (Exit.UNABLE, "", f"fleetfit: {long}.json: File name too long.\n")
+    assert ask("train", "train.py", "--input", f"train=s3:{long}")[0] == Exit.USAGE
+    (work / "gone").mkdir()
+    monkeypatch.chdir(work / "gone")
+    (work / "gone").rmdir()
+    said = "fleetfit: the working directory has been removed. Change to another folder.\n"
+    assert ask("train", "train.py") == (Exit.UNABLE, "", said)
 
 
 @pytest.mark.parametrize(
