@@ -67,6 +67,8 @@ class JobQueue:
     def take_turn(self, entry: QueuedJob, has: ComputeResources) -> bool:
         """Return whether a job may start now. If so, mark the job's entry as running.
 
+        If the job's entry has been removed, add it again.
+
         Args:
             entry: The entry of the waiting job.
             has: The machine's resources.
@@ -74,6 +76,8 @@ class JobQueue:
         Raises:
             RecordError: the queue cannot be written.
         """
+        if not self._file(entry.job).exists():
+            self.enter(entry)
         with explained(self.path, "write"):
             lock = locks.take(self.path / ".lock")
             if lock is None:
