@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobnames, parsing
@@ -17,6 +19,7 @@ from estimators.job.errors import JobUnreachableError
 if TYPE_CHECKING:
     from container.contract.failures import Failure
     from estimators.client.training_job import TrainingJob
+    from estimators.records.logs import LogLine
 
 _STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 _POLL_S = 0.1
@@ -313,15 +316,12 @@ def run_logs(args: argparse.Namespace) -> int:
 
 
 def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
-    from estimators.records.logs import LogLine, LogReader
+    from estimators.records.logs import LogReader
 
     reader = LogReader(job.record, args.rank)
     printer = job._printer(all=args.all, one_rank=args.rank is not None)
     over = job.status.is_terminal
-    last: collections.deque[LogLine] = collections.deque(maxlen=args.tail)
-    for lines in reader.drain(final=over):
-        last.extend(lines)
-    printer.print(last)
+    printer.print(last_lines(itertools.chain.from_iterable(reader.drain(final=over)), args.tail))
     while args.follow and not over:
         time.sleep(_POLL_S)
         over = job.status.is_terminal
@@ -329,6 +329,23 @@ def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
             printer.print(lines)
         printer.print(())  # print lines whose waiting time has passed
     printer.finish()
+
+
+def last_lines(lines: Iterable[LogLine], count: int) -> Iterable[LogLine]:
+    """Return the last lines. All states of a progress bar count as one line, because each state replaces the one
+    before.
+    """
+    last: collections.OrderedDict[int, LogLine] = collections.OrderedDict()
+    states: dict[tuple[str, str | None], int] = {}  # process -> number of the state that its next output replaces
+    for number, line in enumerate(lines):
+        process = (line.host, line.process)
+        last.pop(states.pop(process, -1), None)
+        last[number] = line
+        if line.data.endswith(b"\r"):
+            states[process] = number
+        if len(last) > count:
+            last.popitem(last=False)
+    return last.values()
 
 
 # --- attach, stop, wait ---

@@ -16,7 +16,9 @@ from synthetic import ended, training
 from estimators.backends.hosts import environment
 from estimators.cli import Exit, upkeep
 from estimators.cli import main as cli
+from estimators.cli.jobs import last_lines
 from estimators.provision import packages
+from estimators.records.logs import LogLine
 
 
 @pytest.fixture
@@ -200,6 +202,13 @@ def test_errors_of_the_system_are_told_in_one_line(
     (work / "gone").rmdir()
     said = "fleetfit: the working directory has been removed. Change to another folder.\n"
     assert ask("train", "train.py") == (Exit.UNABLE, "", said)
+
+
+def test_all_states_of_a_progress_bar_are_one_of_the_last_lines() -> None:
+    texts = [b"one\n", b"two\n", b"1/3\r", b"2/3\r", b"3/3\n", b"1/2\r", b"2/2\r"]
+    lines = [LogLine(time, "algo-1", "rank 0", 0, text) for time, text in enumerate(texts)]
+    lines.insert(5, LogLine(5, "algo-2", "rank 1", 0, b"1/9\r"))
+    assert [line.data for line in last_lines(lines, 4)] == [b"two\n", b"3/3\n", b"1/9\r", b"2/2\r"]
 
 
 @pytest.mark.parametrize(
