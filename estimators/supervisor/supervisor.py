@@ -629,13 +629,4 @@ class Supervisor:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())
         elif self._machine.failure is None:
-            self.fail_job(
-                Failure(
-                    cause=Cause.CONFIGURATION,
-                    message=str(error),
-                    hints=(
-                        "`fleetfit clean` shows how much space finished jobs use; `fleetfit clean --free 5G` "
-                        "removes the oldest jobs.",
-                    ),
-                )
-            )
+            self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))
