@@ -214,21 +214,17 @@ def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outc
     """Report how the job ended on this host, as an event and in a file (``success`` or ``failure``). Return the exit
     code.
     """
-    tree = _outcome_tree(base)
+    output_dir = base / "output"
     if outcome.failure is not None:
         output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
-        if not tree[0].exists():  # the user's own failure file is kept
-            _write(output, host, tree[0], outcome.failure.reason())
+        if not (output_dir / "failure").exists():  # the user's own failure file is kept
+            _write(output, host, output_dir / "failure", outcome.failure.reason())
         return 1
     if outcome.stopped:
         output.event(Event(kind="stopped", host=host, attempt=attempt))
         return _STOPPED
-    _write(output, host, tree[1], success_text(attempt))
+    _write(output, host, output_dir / "success", success_text(attempt))
     return 0
-
-
-def _outcome_tree(base: Path) -> tuple[Path, Path]:
-    return base / "output" / "failure", base / "output" / "success"
 
 
 def _write(output: Output, host: str, path: Path, text: str) -> None:

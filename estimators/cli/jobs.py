@@ -251,7 +251,8 @@ def _show(job: TrainingJob) -> None:
         lines.append(f"  notebook: {caller['notebook']}, cell {caller.get('execution_count')}")
     function = values.description_of(job.record)
     if function is not None:
-        lines += [f"  function: {values.place_of(function)}", *_indented(values.text_of(function))]
+        lines.append(f"  function: {values.place_of(function)}")
+        lines += [f"    {line}".rstrip() for line in values.text_of(function).splitlines()]
     lines += [f"  warning: {warning}" for warning in job.warnings]
     if job.failure is not None:
         lines += ["", *_failure_lines(job.failure)]
@@ -267,10 +268,6 @@ def _failure_lines(failure: Failure) -> list[str]:
     lines = [failure.summary(), *(f"hint: {hint}" for hint in failure.hints)]
     detail = failure.detail()
     return [*lines, "", detail] if detail else lines
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {line}".rstrip() for line in text.splitlines()]
 
 
 def _one_line(text: str, limit: int) -> str:
@@ -306,29 +303,15 @@ def _reproduce(job: TrainingJob, form: str) -> int:
 def run_logs(args: argparse.Namespace) -> int:
     """Print a job's logs."""
     job = _attach(args.job, args)
-    if args.rank is not None:
-        job._check_rank(args.rank)
-    if args.tail is None:
-        job.logs(rank=args.rank, follow=args.follow, all=args.all)
-    else:
-        _print_tail(job, args)
-    return Exit.OK
-
-
-def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
-    from estimators.records.logs import LogReader
-
-    reader = LogReader(job.record, args.rank)
     printer = job._printer(all=args.all, one_rank=args.rank is not None)
-    over = job.status.is_terminal
-    printer.print(last_lines(itertools.chain.from_iterable(reader.drain(final=over)), args.tail))
-    while args.follow and not over:
-        time.sleep(_POLL_S)
-        over = job.status.is_terminal
-        for lines in reader.drain(final=over):
-            printer.print(lines)
-        printer.print(())  # print lines whose waiting time has passed
+    portions = job._portions(args.rank, args.follow)
+    if args.tail is not None:
+        recorded = itertools.takewhile(bool, portions)  # an empty portion ends the output that is on record
+        printer.print(last_lines(itertools.chain.from_iterable(recorded), args.tail))
+    for lines in portions:
+        printer.print(lines)
     printer.finish()
+    return Exit.OK
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> Iterable[LogLine]:
