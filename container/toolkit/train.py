@@ -19,7 +19,7 @@ import site
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from container import launchers
 from container.contract import hyperparameters as codec
@@ -247,7 +247,7 @@ def read_environment(base: Path) -> Environment:
     channels.pop(CODE_CHANNEL, None)
     return Environment.from_config(
         base_dir=base,
-        machine=this_machine(with_mpi=_wants_mpi(hyperparameters)),
+        machine=this_machine(with_mpi=codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True),
         hyperparameters=hyperparameters,
         resource_config=read_json_file(config / "resourceconfig.json", {}),
         input_data_config=channels,
@@ -256,10 +256,6 @@ def read_environment(base: Path) -> Environment:
         user_environment={name: os.environ[name] for name in codec.NAMING_VARIABLES if name in os.environ},
         addresses=json.loads(os.environ.pop(variables.ADDRESSES, "") or "{}"),
     )
-
-
-def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
-    return codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True
 
 
 class Preparation:

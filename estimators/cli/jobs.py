@@ -89,10 +89,7 @@ def add(subparsers: Any) -> None:
     )
     logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="show only this rank's lines")
     logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="begin with the last N lines")
-    logs.add_argument(
-        "--all", action="store_true",
-        help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
-    )  # fmt: skip
+    parsing.add_all(logs)
     _add_dispatcher(logs)
     logs.set_defaults(run=run_logs)
 

@@ -124,7 +124,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.version:
         args.run = upkeep.run_version
     elif args.command is None:
-        return _no_command()
+        parser().print_help(sys.stderr)
+        return Exit.USAGE
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("always", UserWarning)
@@ -226,11 +227,6 @@ def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
     if set(arguments[place:]) & {"-h", "--help"}:
         return arguments, []
     return arguments[:place], arguments[place:]
-
-
-def _no_command() -> int:
-    parser().print_help(sys.stderr)
-    return Exit.USAGE
 
 
 def _hint(message: str) -> str:

@@ -237,6 +237,11 @@ def repeated(parser: argparse._ActionsContainer, *words: str) -> None:
 def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add the options that select the log lines to show while the command waits."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
+    add_all(parser)
+
+
+def add_all(parser: argparse._ActionsContainer) -> None:
+    """Add the option that shows every log line."""
     parser.add_argument(
         "--all", action="store_true",
         help="also show TensorFlow's start-up lines, and lines that another rank has already printed",

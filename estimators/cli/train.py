@@ -13,7 +13,6 @@ from estimators.cli import Exit, console, jobargs, parsing
 from estimators.client.interrupts import ask_to_end
 
 if TYPE_CHECKING:
-    from estimators.client.callbacks import Callback
     from estimators.client.training_job import TrainingJob
 
 _EXAMPLES = """\
@@ -107,6 +106,7 @@ def run_train(args: argparse.Namespace) -> int:
     """Start a job, and wait until it ends unless ``--no-wait`` is given."""
     if args.dry_run:
         return run_plan(args)
+    from estimators.client import notifying, trackers
     from estimators.job.errors import ConfigurationError, TrainingJobError
 
     other = "--debug" if args.debug else "--no-wait" if args.no_wait else None
@@ -115,7 +115,7 @@ def run_train(args: argparse.Namespace) -> int:
             raise ConfigurationError(f"--{option} cannot be combined with {other}. {remedy}.")
     if args.debug:
         return run_debug(args)
-    callbacks = _callbacks(args)
+    callbacks = [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
     described = jobargs.job_of(args)
     estimator, channels = described.estimator, described.inputs
     if args.no_wait:
@@ -145,13 +145,6 @@ def run_train(args: argparse.Namespace) -> int:
     return ended(job)
 
 
-def _callbacks(args: argparse.Namespace) -> list[Callback]:
-    """Return the callbacks that ``--track`` and ``--notify`` select."""
-    from estimators.client import notifying, trackers
-
-    return [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
-
-
 def _out_result(args: argparse.Namespace, job: TrainingJob | None) -> None:
     """Print the result of a job as JSON if ``--json`` is given and the job has ended."""
     if args.json and job is not None and job.status.is_terminal:
@@ -169,7 +162,7 @@ def run_debug(args: argparse.Namespace) -> int:
         draft = described.estimator._draft(described.inputs, args.name)
         draft.check()
     record, code = debugging.run(draft)
-    debugging.say_where(record)
+    print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)
     return code
 
 

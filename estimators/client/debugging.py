@@ -184,8 +184,3 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
             f"{asked} runs the script as a process of this machine, in the foreground, and does not support "
             f"instance_type {instance_type!r}. Leave instance_type out."
         )
-
-
-def say_where(record: JobRecord) -> None:
-    """Print the path of the folder that contains the run's outputs, such as its model."""
-    print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)

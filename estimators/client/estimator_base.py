@@ -80,10 +80,6 @@ def _signature(cls: type[EstimatorBase]) -> inspect.Signature:
     )
 
 
-def _is_script(value: Any) -> bool:
-    return callable(value) or (isinstance(value, str) and value.endswith((".py", ".sh")))
-
-
 def _is_hyperparameter(name: str, value: Any) -> str:
     if name in Settings.__dataclass_fields__:
         return f"Pass {name} to the estimator: TensorFlow(…, {name}={shown(value)})."
@@ -124,7 +120,7 @@ class EstimatorBase:
             if argument in arguments:
                 raise TypeError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
             arguments[argument] = value
-        if args and "entry_point" not in arguments and _is_script(args[0]):
+        if args and "entry_point" not in arguments and (callable(args[0]) or str(args[0]).endswith((".py", ".sh"))):
             raise TypeError(
                 f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in "
                 f"SageMaker's SDK. Write {name}(entry_point={shown(args[0])})."

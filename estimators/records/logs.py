@@ -116,13 +116,6 @@ class LogWriter:
         self._pending = 0
         return True
 
-    def close(self) -> None:
-        """Write the pieces that are held in memory.
-
-        No file has to be closed, because files are open only during a write.
-        """
-        self.flush()
-
 
 class _LogFile:
     """The log file and the times file of one process.

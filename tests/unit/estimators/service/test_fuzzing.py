@@ -96,7 +96,7 @@ class Target:
         writer = LogWriter(record)
         for number in range(50):
             writer.write(Piece("algo-1", "rank 0", b"line %d\n" % number), 1_000_000_000 + number)
-        writer.close()
+        writer.flush()
         record.append_event(Event(kind="metric", host="algo-1", data={"name": "loss", "value": 0.5}))
         record.write_status(status)
         record.release()

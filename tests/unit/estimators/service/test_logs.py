@@ -29,7 +29,7 @@ def logs_of(home: Path, pieces: Sequence[Piece], *, hosts: int = 1) -> Logs:
     writer = LogWriter(record)
     for piece in pieces:
         writer.write(piece, 5_000_000_000)
-    writer.close()
+    writer.flush()
     return Logs(Jobs(home, "us-east-1"))
 
 
