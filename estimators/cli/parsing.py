@@ -205,7 +205,7 @@ def _json_object(option: str, text: str) -> dict[str, Any]:
     source = text
     if text.startswith("@"):
         try:
-            source = Path(text[1:]).read_text(encoding="utf-8")
+            source = Path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{option} {text}: the file cannot be read: {error}.") from error
     try:
