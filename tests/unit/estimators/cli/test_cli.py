@@ -98,6 +98,7 @@ def test_a_job_by_the_beginning_of_its_name_and_the_last_one(ask: Callable[..., 
     assert (status, out) == (Exit.USAGE, "")
     assert "2 jobs begin with 'digits': digits-1, digits-2." in err
     assert "digits-1" in ask("compare", "digits-1", "digits-2")[1]
+    assert ask("compare", "other", "last", "--json")[1].count('"job_name": "other"') == 1
     assert "digits-2" in ask("clean", "--job", "digits-2", "--dry-run")[1]
     assert ask("logs", "nothing")[0] == Exit.NOT_FOUND
     status, out, err = ask("logs", "other", "-r", "7")
