@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     prices = _prices(args.price)
     parsing.check_file("--report", args.report)
     if args.jobs:
-        jobs = dict.fromkeys(map(jobnames.resolve_unless_path, args.jobs))  # a job that is named twice counts once
-        comparison = compare(*jobs, prices=prices)
+        # A job that is named twice is one run.
+        comparison = compare(*dict.fromkeys(map(jobnames.resolve_unless_path, args.jobs)), prices=prices)
     else:
         inputs = parsing.inputs(args.input)
         comparison = compare(
