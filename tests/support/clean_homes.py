@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from container.system import folders, unused
 from container.system.processes import descendants
 from estimators.cli import clean
+from estimators.cli.clean import ItemKind
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 
@@ -45,3 +47,11 @@ def make_job(name: str, *, ended_days_ago: float = 0.0, size: int = 0) -> JobRec
     (record.output_dir / "model.tar.gz").write_bytes(b"x" * size)
     record.release()
     return record
+
+
+def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
+    return [item.name for item in items if item.kind is kind]
+
+
+def age(path: Path) -> None:
+    os.utime(path, (time.time() - 3600,) * 2)

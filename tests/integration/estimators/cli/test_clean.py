@@ -4,13 +4,12 @@ import os
 import select
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import psutil
 import pytest
-from clean_homes import isolate, make_job
+from clean_homes import age, isolate, make_job, names
 
 from container.system import folders
 from container.system.processes import descendants
@@ -24,14 +23,6 @@ from estimators.supervisor import finalize
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return isolate(tmp_path, monkeypatch)
-
-
-def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
-    return [item.name for item in items if item.kind is kind]
-
-
-def age(path: Path) -> None:
-    os.utime(path, (time.time() - 3600,) * 2)
 
 
 CODE = "import time; print('ready', flush=True); time.sleep(600)"

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from clean_homes import DAY, isolate, make_job
+from clean_homes import DAY, age, isolate, make_job, names
 
 from estimators.backends.docker.kept import ContainerPool
 from estimators.cli import clean
@@ -37,10 +37,6 @@ def test_the_oldest_jobs_go_until_enough_is_free() -> None:
 @pytest.mark.parametrize(("text", "size"), [("500", 500), ("2k", 2000), ("1.5 GB", 1.5e9), ("20G", 20e9)])
 def test_sizes(text: str, size: float) -> None:
     assert clean.parse_size(text) == size
-
-
-def names(items: list[clean.Item], kind: ItemKind = ItemKind.JOB) -> list[str]:
-    return [item.name for item in items if item.kind is kind]
 
 
 @pytest.mark.parametrize(
@@ -164,10 +160,6 @@ def test_caches(tmp_path: Path) -> None:
     clean.remove(items)
     assert os.listdir(tmp_path / "cache") == ["locks"]
     assert names(clean.find(Selection()), ItemKind.CACHE) == []
-
-
-def age(path: Path) -> None:
-    os.utime(path, (time.time() - 3600,) * 2)
 
 
 def test_half_made_records_are_leftovers(home: Path) -> None:
