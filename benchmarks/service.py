@@ -135,7 +135,7 @@ def make_jobs(home: Path, count: int) -> list[str]:
         writer = LogWriter(record)
         for number in range(100):
             writer.write(Piece("algo-1", "rank 0", b"step %d: loss 0.123, accuracy 0.9\n" % number), 10**12 + number)
-        writer.close()
+        writer.flush()
         record.write_status(status)
         record.release()
     return names

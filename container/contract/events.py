@@ -1,8 +1,8 @@
 """Report events (metrics, checkpoints, phases) to the toolkit from within a training process.
 
-A rank inherits a pipe to its host's toolkit. The toolkit adds the host, rank, attempt and generation to an event, and
-sends the event to the job's record. A process without such a pipe writes nothing. There is no pipe if the script runs
-under another toolkit on SageMaker, or without a toolkit.
+A rank has a pipe to its host's toolkit, which the rank's child processes also use. The toolkit adds the host, rank,
+attempt and generation to an event, and sends the event to the job's record. A process without such a pipe writes
+nothing. There is no pipe if the script runs under another toolkit on SageMaker, or without a toolkit.
 
 Reporting does not disturb the training. No error is raised. If the toolkit stops reading, the first event waits for at
 most ``WAIT_S`` seconds. Later events are dropped at once.
@@ -10,6 +10,7 @@ most ``WAIT_S`` seconds. Later events are dropped at once.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import select
@@ -86,21 +87,28 @@ def _plain(value: Any) -> Any:
 
 
 def _open(target: str) -> int | None:
-    """Open the inherited pipe again in non-blocking mode. The mode of the inherited descriptor is not changed, because
+    """Open the rank's pipe again in non-blocking mode. The mode of the inherited descriptor is not changed, because
     other code also uses it.
 
+    A process that was started with ``subprocess`` has not inherited the descriptor. In this case, the pipe is opened
+    through the parent process, or the parent's parent, and so on.
+
     Args:
-        target: The descriptor and the inode of the inherited pipe, as ``fd:inode``.
+        target: The descriptor and the inode of the pipe, as ``fd:inode``.
 
     Returns:
-        The new descriptor. None if the inherited descriptor's number now refers to a different file.
+        The new descriptor. None if no process has the pipe open under the descriptor's number.
     """
     number, _, inode = target.partition(":")
-    fd = os.open(f"/proc/self/fd/{int(number)}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    status = os.fstat(fd)
-    if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
-        return fd
-    os.close(fd)
+    process = b"self"
+    while process not in (b"0", b"1"):
+        with contextlib.suppress(FileNotFoundError, PermissionError):
+            path = b"/proc/%b/fd/%d" % (process, int(number))
+            status = os.stat(path)
+            if stat.S_ISFIFO(status.st_mode) and status.st_ino == int(inode):
+                return os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(b"/proc/%b/stat" % process, "rb") as file:
+            process = file.read().rpartition(b")")[2].split()[1]
     return None
 
 

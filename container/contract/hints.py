@@ -114,7 +114,8 @@ _KERAS_2 = (
 
 _SIGNALS = {
     signal.SIGKILL: (
-        "SIGKILL comes from the kernel when memory runs out (see `dmesg`), or from a `kill -9`. "
+        "SIGKILL comes from the kernel when memory runs out (see `dmesg`) or the CPU time is used up (`ulimit -t`), or "
+        "from a `kill -9`. "
         "Fewer processes per host or a smaller batch size need less memory."
     ),
     signal.SIGSEGV: (

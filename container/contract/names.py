@@ -70,7 +70,7 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
     names = list(allowed)
     guess = nearest(value, names) if isinstance(value, str) and len(value) <= _SHOWN else None
     hint = f" Did you mean {guess!r}?" if guess is not None else ""
-    return f"unknown {what} {shown(value)}.{hint} Allowed: {', '.join(repr(name) for name in names)}."
+    return f"unknown {what} {shown(value)}.{hint} Allowed: {', '.join(map(repr, names)) or 'none'}."
 
 
 def suggesting(

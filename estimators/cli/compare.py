@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import os
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -75,14 +74,12 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.jobs) == bool(args.script):
         raise ConfigurationError("compare: give the names of jobs, or --script and at least one --strategy.")
     prices = _prices(args.price)
-    if args.report is not None:
-        folder = os.path.dirname(os.path.abspath(args.report))
-        if not os.path.isdir(folder):  # refused before minutes of training, not after them
-            raise ConfigurationError(f"--report {args.report}: there is no folder {folder}.")
+    parsing.check_file("--report", args.report)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ComparisonWarning)  # the notes below the table contain these warnings
         if args.jobs:
-            comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
+            # A job that is named twice is one run.
+            comparison = compare(*dict.fromkeys(map(jobnames.resolve_unless_path, args.jobs)), prices=prices)
         else:
             inputs = parsing.inputs(args.input)
             comparison = compare(
@@ -93,13 +90,13 @@ def run(args: argparse.Namespace) -> int:
 
 
 def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
-    """Print a comparison. If a path for a report is given, write the report."""
-    if report is not None:
-        console.say(f"report: {comparison.report(report)}")
+    """Print a comparison. If a path for a report is given, write the report afterwards, because this may fail."""
     if as_json:
         console.out_json(comparison.to_dict())
     else:
         console.out(str(comparison))
+    if report is not None:
+        console.say(f"report: {comparison.report(report)}")
 
 
 def _estimators(args: argparse.Namespace) -> list[Any]:

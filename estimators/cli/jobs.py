@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import argparse
 import collections
+import itertools
 import sys
 import time
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobnames, parsing
@@ -16,6 +18,7 @@ from estimators.job.errors import JobUnreachableError
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
+    from estimators.records.logs import LogLine
 
 _STATUSES = ("InProgress", "Completed", "Failed", "Stopping", "Stopped")
 _POLL_S = 0.1
@@ -85,10 +88,7 @@ def add(subparsers: Any) -> None:
     )
     logs.add_argument("-r", "--rank", type=parsing.whole, metavar="N", help="show only this rank's lines")
     logs.add_argument("-n", "--tail", type=parsing.whole, metavar="N", help="begin with the last N lines")
-    logs.add_argument(
-        "--all", action="store_true",
-        help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
-    )  # fmt: skip
+    parsing.add_all(logs)
     _add_dispatcher(logs)
     logs.set_defaults(run=run_logs)
 
@@ -247,7 +247,8 @@ def _show(job: TrainingJob) -> None:
     lines = tables.paragraphs(lines, width, indent="  ")
     function = values.description_of(job.record)
     if function is not None:
-        lines += [f"  function: {values.place_of(function)}", *_indented(values.text_of(function))]
+        lines.append(f"  function: {values.place_of(function)}")
+        lines += [f"    {line}".rstrip() for line in values.text_of(function).splitlines()]
     if job.failure is not None:
         failure = [job.failure.summary(), *(f"hint: {hint}" for hint in job.failure.hints)]
         lines += ["", *tables.paragraphs(failure, width)]
@@ -258,10 +259,6 @@ def _show(job: TrainingJob) -> None:
 def _message(step: dict[str, Any]) -> str:
     message = str(step.get("StatusMessage") or "")
     return f"  {_one_line(message, 160)}" if message else ""
-
-
-def _indented(text: str) -> list[str]:
-    return [f"    {line}".rstrip() for line in text.splitlines()]
 
 
 def _one_line(text: str, limit: int) -> str:
@@ -297,32 +294,32 @@ def _reproduce(job: TrainingJob, form: str) -> int:
 def run_logs(args: argparse.Namespace) -> int:
     """Print a job's logs."""
     job = _attach(args.job, args)
-    if args.rank is not None:
-        job._check_rank(args.rank)
-    if args.tail is None:
-        job.logs(rank=args.rank, follow=args.follow, all=args.all)
-    else:
-        _print_tail(job, args)
+    printer = job._printer(all=args.all, one_rank=args.rank is not None)
+    portions = job._portions(args.rank, args.follow)
+    if args.tail is not None:
+        recorded = itertools.takewhile(bool, portions)  # an empty portion ends the output that is on record
+        printer.print(last_lines(itertools.chain.from_iterable(recorded), args.tail))
+    for lines in portions:
+        printer.print(lines)
+    printer.finish()
     return Exit.OK
 
 
-def _print_tail(job: TrainingJob, args: argparse.Namespace) -> None:
-    from estimators.records.logs import LogLine, LogReader
-
-    reader = LogReader(job.record, args.rank)
-    printer = job._printer(all=args.all, one_rank=args.rank is not None)
-    over = job.status.is_terminal
-    last: collections.deque[LogLine] = collections.deque(maxlen=args.tail)
-    for lines in reader.drain(final=over):
-        last.extend(lines)
-    printer.print(last)
-    while args.follow and not over:
-        time.sleep(_POLL_S)
-        over = job.status.is_terminal
-        for lines in reader.drain(final=over):
-            printer.print(lines)
-        printer.print(())  # print lines whose waiting time has passed
-    printer.finish()
+def last_lines(lines: Iterable[LogLine], count: int) -> Iterable[LogLine]:
+    """Return the last lines. All states of a progress bar count as one line, because each state replaces the one
+    before.
+    """
+    last: collections.OrderedDict[int, LogLine] = collections.OrderedDict()
+    states: dict[tuple[str, str | None], int] = {}  # process -> number of the state that its next output replaces
+    for number, line in enumerate(lines):
+        process = (line.host, line.process)
+        last.pop(states.pop(process, -1), None)
+        last[number] = line
+        if line.data.endswith(b"\r"):
+            states[process] = number
+        if len(last) > count:
+            last.popitem(last=False)
+    return last.values()
 
 
 # --- attach, stop, wait ---

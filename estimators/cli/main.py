@@ -126,7 +126,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.version:
         args.run = upkeep.run_version
     elif args.command is None:
-        return _no_command()
+        parser().print_help(sys.stderr)
+        return Exit.USAGE
     with warnings.catch_warnings():
         warnings.showwarning = _show_warning
         warnings.simplefilter("always", UserWarning)
@@ -171,7 +172,7 @@ def _run(args: argparse.Namespace) -> int:
     except (ConfigurationError, JobExistsError) as error:
         _say_error(args, error)
         return Exit.USAGE
-    except FleetfitError as error:
+    except (FleetfitError, OSError) as error:
         _say_error(args, error)
         return Exit.UNABLE
 
@@ -238,11 +239,6 @@ def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:place], arguments[place:]
 
 
-def _no_command() -> int:
-    parser().print_help(sys.stderr)
-    return Exit.USAGE
-
-
 def _hint(message: str) -> str:
     """Return a hint such as ``Did you mean …?`` for an unknown command or choice, or ``""`` without a hint."""
     if "invalid choice: " not in message or "choose from" not in message:
@@ -260,9 +256,24 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         traceback.print_exception(error)
     from estimators.job.errors import ConfigurationError
 
+    if isinstance(error, OSError):
+        console.say(_reason(error))
+        return
     # A job file uses the argument names of the Python interface.
     as_typed = isinstance(error, ConfigurationError) and getattr(args, "file", None) is None
     console.say(jobargs.in_options(str(error)) if as_typed else str(error))
+
+
+def _reason(error: OSError) -> str:
+    """Return a message for an error of the operating system, such as a folder that this user may not read."""
+    said = error.strerror or str(error)
+    if error.filename is not None:
+        return f"{error.filename}: {said}."
+    try:
+        os.getcwd()
+    except FileNotFoundError:
+        return "the working directory has been removed. Change to another folder."
+    return f"{said}. `fleetfit --traceback …` shows where this error was raised."
 
 
 def _show_warning(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -188,17 +189,34 @@ def inputs(texts: Sequence[str]) -> dict[str, str] | None:
     for text in texts:
         name, equals, path = text.partition("=")
         # A path may contain "=". A channel's name never contains a slash.
-        if not equals or "/" in name or Path(text).exists():
+        if not equals or "/" in name or os.path.exists(text):
             name, path = "training", text
         _add(channels, "--input", name, path)
     return channels or None
+
+
+def check_file(option: str, path: str | None) -> None:
+    """Check that a file can be written, before the work whose result the file will contain. With None, do nothing.
+
+    Raises:
+        ConfigurationError: the file cannot be written.
+    """
+    if path is None:
+        return
+    folder = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(folder):
+        raise ConfigurationError(f"{option} {path}: there is no folder {folder}.")
+    if os.path.isdir(path):
+        raise ConfigurationError(f"{option} {path}: this is a folder. Name a file in it.")
+    if not os.access(path if os.path.exists(path) else folder, os.W_OK):
+        raise ConfigurationError(f"{option} {path}: the file cannot be written: permission denied.")
 
 
 def _json_object(option: str, text: str) -> dict[str, Any]:
     source = text
     if text.startswith("@"):
         try:
-            source = Path(text[1:]).read_text(encoding="utf-8")
+            source = Path(text[1:]).read_text(encoding="utf-8-sig")
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigurationError(f"{option} {text}: the file cannot be read: {error}.") from error
     try:
@@ -230,6 +248,11 @@ def repeated(parser: argparse._ActionsContainer, *words: str) -> None:
 def add_logs(parser: argparse._ActionsContainer) -> None:
     """Add the options that select the log lines to show while the command waits."""
     parser.add_argument("--no-logs", action="store_true", help="wait without showing the logs")
+    add_all(parser)
+
+
+def add_all(parser: argparse._ActionsContainer) -> None:
+    """Add the option that shows every log line."""
     parser.add_argument(
         "--all", action="store_true",
         help="also show TensorFlow's start-up lines, and lines that another rank has already printed",

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
-from estimators.cli import Exit, console, jobnames
-from estimators.job.errors import ConfigurationError
+from estimators.cli import Exit, console, jobnames, parsing
 
 
 def add(subparsers: Any) -> None:
@@ -32,8 +30,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(result.to_dict())
         return Exit.OK
-    file = Path(args.output or f"{result.job_name}.html")
-    if not file.absolute().parent.is_dir():
-        raise ConfigurationError(f"--output {file}: there is no folder {file.absolute().parent}.")
+    file = args.output or f"{result.job_name}.html"
+    parsing.check_file("--output", file)
     console.out(str(comparison.report(file)))
     return Exit.OK

@@ -13,7 +13,6 @@ from estimators.cli import Exit, console, jobargs, parsing
 from estimators.client.interrupts import ask_to_end
 
 if TYPE_CHECKING:
-    from estimators.client.callbacks import Callback
     from estimators.client.training_job import TrainingJob
 
 _EXAMPLES = """\
@@ -35,6 +34,14 @@ examples:
   fleetfit plan train.py --strategy parameter_server --hosts 2 --json
 """
 
+#: Options that have no effect if the command does not wait for a job -> the remedy.
+_WAITING = {
+    "no-wait": "A debugged script runs in this terminal: leave --no-wait out",
+    "notify": "A notification needs this command to wait for a job: leave one of the options out",
+    "track": "Later, run `fleetfit track TRACKER JOB`",
+    "json": "Later, run `fleetfit describe JOB --json`",
+}
+
 
 def add(subparsers: Any) -> None:
     """Add the commands ``train`` and ``plan`` to the command line."""
@@ -52,8 +59,8 @@ def add(subparsers: Any) -> None:
         "tensorboard[=FOLDER]",
     )  # fmt: skip
     parsing.repeated(
-        run, "--notify", "COMMAND|URL", "run a command or send a POST request to a URL when the job ends or stalls, "
-        "a metric is NaN, or a loss diverges",
+        run, "--notify", "COMMAND|URL", "run a command or send a POST request to a URL when the job ends, a metric is "
+        "NaN, or a loss is infinite",
     )  # fmt: skip
     run.add_argument(
         "--debug",
@@ -87,7 +94,7 @@ def run_plan(args: argparse.Namespace) -> int:
         return Exit.OK
     described = jobargs.job_of(args)
     with described.located():
-        plan = described.estimator.plan(described.inputs)
+        plan = described.estimator.plan(described.inputs, args.name)
     if args.json:
         console.out_json(plan.to_dict())
     else:
@@ -100,17 +107,16 @@ def run_train(args: argparse.Namespace) -> int:
     """Start a job, and wait until it ends unless ``--no-wait`` is given."""
     if args.dry_run:
         return run_plan(args)
-    if args.debug:
-        return run_debug(args)
+    from estimators.client import notifying, trackers
     from estimators.job.errors import ConfigurationError, TrainingJobError
 
-    if args.notify and args.no_wait:
-        raise ConfigurationError("--notify works only while this command waits. Leave --no-wait out.")
-    if args.track and args.no_wait:
-        raise ConfigurationError(
-            "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER JOB` later."
-        )
-    callbacks = _callbacks(args)
+    other = "--debug" if args.debug else "--no-wait" if args.no_wait else None
+    for option, remedy in _WAITING.items():
+        if other is not None and f"--{option}" != other and getattr(args, option.replace("-", "_")):
+            raise ConfigurationError(f"--{option} cannot be combined with {other}. {remedy}.")
+    if args.debug:
+        return run_debug(args)
+    callbacks = [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
     described = jobargs.job_of(args)
     estimator, channels = described.estimator, described.inputs
     if args.no_wait:
@@ -140,13 +146,6 @@ def run_train(args: argparse.Namespace) -> int:
     return ended(job)
 
 
-def _callbacks(args: argparse.Namespace) -> list[Callback]:
-    """Return the callbacks that ``--track`` and ``--notify`` select."""
-    from estimators.client import notifying, trackers
-
-    return [*(trackers.parse(text) for text in args.track), *(notifying.parse(text) for text in args.notify)]
-
-
 def _out_result(args: argparse.Namespace, job: TrainingJob | None) -> None:
     """Print the result of a job as JSON if ``--json`` is given and the job has ended."""
     if args.json and job is not None and job.status.is_terminal:
@@ -164,7 +163,7 @@ def run_debug(args: argparse.Namespace) -> int:
         draft = described.estimator._draft(described.inputs, args.name)
         draft.check()
     record, code = debugging.run(draft)
-    debugging.say_where(record)
+    print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)
     return code
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, parsing
@@ -139,7 +138,7 @@ def run_tune(args: argparse.Namespace) -> int:
     """Start a tuning job. Unless ``--no-wait`` is given, show the trials until the tuning job ends."""
     from estimators.client import trackers
 
-    _check_report(args.report)
+    parsing.check_file("--report", args.report)
     if args.track and args.no_wait:
         raise ConfigurationError(
             "--track works only while this command waits; with --no-wait, run `fleetfit track TRACKER NAME` later."
@@ -179,7 +178,7 @@ def run_tuning(args: argparse.Namespace) -> int:
             raise ConfigurationError("--follow, --stop and --report need the name of a tuning job.")
         return _list(as_json=args.json)
     record = _find(args.name)
-    _check_report(args.report)
+    parsing.check_file("--report", args.report)
     if args.stop:
         running.stop(record)
     else:
@@ -294,9 +293,3 @@ def _list(*, as_json: bool) -> int:
     rows = [[one.name, one.status()["HyperParameterTuningJobStatus"], summary(one)] for one in records]
     console.out(console.table(["NAME", "STATUS", "TRIALS"], rows, status_column=1, paragraphs=True))
     return Exit.OK
-
-
-def _check_report(path: str | None) -> None:
-    folder = os.path.dirname(os.path.abspath(path)) if path is not None else None
-    if folder is not None and not os.path.isdir(folder):
-        raise ConfigurationError(f"--report {path}: there is no folder {folder}.")

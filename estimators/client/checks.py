@@ -32,6 +32,7 @@ from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
+from estimators.records.record import jobs_folder
 
 if TYPE_CHECKING:
     from estimators.client.source import Source
@@ -49,7 +50,11 @@ def check_local(spec: TrainingJobSpec) -> None:
     """
     for channel in spec.inputs:
         _check_channel(channel)
-    _check_writable("output_path", spec.output.path)
+    jobs = jobs_folder()
+    if spec.output.path == jobs.as_uri():  # the default
+        _check_writable("FLEETFIT_HOME", str(jobs.parent))
+    else:
+        _check_writable("output_path", spec.output.path)
     if spec.checkpoint is not None:
         _check_writable("checkpoint_s3_uri", spec.checkpoint.uri)
         path = spec.checkpoint.local_path
@@ -282,8 +287,13 @@ def _check_channel(channel: InputChannel) -> None:
     path = path_here(channel.source.s3.uri) if channel.source.s3 is not None else None
     if path is None:
         return  # the backend checks this channel
-    if not path.exists():
-        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} does not exist.{_hint(path)}")
+    try:
+        path.stat()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} does not exist.{_hint(path)}") from None
+    except OSError as error:
+        reason = str(error.strerror).lower()
+        raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} cannot be read: {reason}.") from None
     if not os.access(path, os.R_OK | (os.X_OK if path.is_dir() else 0)):
         raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} cannot be read: permission denied.")
     if not path.is_dir() and not path.is_file():

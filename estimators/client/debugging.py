@@ -158,16 +158,14 @@ def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[No
 def _in_foreground(command: list[str], env: dict[str, str]) -> int:
     """Run a command in this terminal, and return its exit code (128 + signal number if a signal killed the command).
 
-    Ctrl-C reaches only the command.
+    Ctrl-C reaches only the command. If this process is killed, the command is killed, too.
     """
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        process = subprocess.Popen(
-            command, env=env, preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)
-        )
-        code = process.wait()
+        _, status = os.waitpid(processes.spawn(command, env=env, stdin=0), 0)
     finally:
         signal.signal(signal.SIGINT, before)
+    code = os.waitstatus_to_exitcode(status)
     return code if code >= 0 else 128 - code
 
 
@@ -186,8 +184,3 @@ def check(instance_type: str | None, asked: str = "--debug") -> None:
             f"{asked} runs the script as a process of this machine, in the foreground, and does not support "
             f"instance_type {instance_type!r}. Leave instance_type out."
         )
-
-
-def say_where(record: JobRecord) -> None:
-    """Print the path of the folder that contains the run's outputs, such as its model."""
-    print(f"the run's files: {record.tree(record.hosts[0]).base}", file=sys.stderr)

@@ -80,10 +80,6 @@ def _signature(cls: type[EstimatorBase]) -> inspect.Signature:
     )
 
 
-def _is_script(value: Any) -> bool:
-    return callable(value) or (isinstance(value, str) and value.endswith((".py", ".sh")))
-
-
 def _is_hyperparameter(name: str, value: Any) -> str:
     if name in Settings.__dataclass_fields__:
         return f"Pass {name} to the estimator: TensorFlow(…, {name}={shown(value)})."
@@ -124,7 +120,7 @@ class EstimatorBase:
             if argument in arguments:
                 raise TypeError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
             arguments[argument] = value
-        if args and "entry_point" not in arguments and _is_script(args[0]):
+        if args and "entry_point" not in arguments and (callable(args[0]) or str(args[0]).endswith((".py", ".sh"))):
             raise TypeError(
                 f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in "
                 f"SageMaker's SDK. Write {name}(entry_point={shown(args[0])})."
@@ -222,7 +218,8 @@ class EstimatorBase:
         )
         if self.latest_training_job is not None:
             sent = self.latest_training_job.record.read_request().get("HyperParameters") or {}
-            values = {**{name: text for name, text in sent.items() if _is_platform(name)}, **values}
+            ours = {name: text for name, text in sent.items() if codec.is_reserved(name) or name == codec.MODEL_DIR}
+            values = {**ours, **values}
         return values
 
     def set_hyperparameters(self, **values: Any) -> None:
@@ -508,7 +505,3 @@ def _parse_logs(logs: Any) -> tuple[bool, bool]:
     if not isinstance(logs, str) or logs not in _LOGS:
         raise ConfigurationError(unknown("value of fit(logs=…)", logs, (*_LOGS, "True", "False")))
     return _LOGS[logs]
-
-
-def _is_platform(name: str) -> bool:
-    return codec.is_reserved(name) or name == codec.MODEL_DIR

@@ -382,7 +382,8 @@ def start(
     except OSError as error:
         raise BackendError(
             f"the supervisor of training job {record.name!r} cannot be started: {sys.executable}: {error.strerror}. "
-            "Check that this Python interpreter still exists, and that more processes are allowed (`ulimit -u`)."
+            "Check that this Python interpreter still exists, and that more processes and open files are allowed "
+            "(`ulimit -u`, `ulimit -n`)."
         ) from error
     finally:
         os.close(log)

@@ -233,14 +233,14 @@ def never_again(failure: Failure) -> str:
 
     Another attempt would end with the same failure after:
 
-    * wrong files and arguments
+    * wrong files and arguments, and a full disk
     * failures because of ``on_undistributed="fail"`` or ``on_nan="fail"``
     * internal errors of fleetfit
     * code that cannot run (``SyntaxError``, ``ImportError``, ``NameError``, a missing command)
     * arguments that the script's parser rejects
     """
     if failure.cause is Cause.CONFIGURATION:
-        return "the job's files or arguments are wrong"
+        return "the cause must be corrected first"
     if failure.cause is Cause.UNSOUND:
         return "a retry would fail in the same way"
     if failure.cause is Cause.INTERNAL:

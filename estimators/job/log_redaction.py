@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -98,12 +98,25 @@ def text_mask(request: Mapping[str, Any]) -> Mask:
     values = {value for name, value in os.environ.items() if looks_secret(name) and not _is_harmless(value)}
     for member in _MEMBERS:
         for name, value in (request.get(member) or {}).items():
-            decoded = codec.decode_value(value)
-            if looks_secret(str(name)):
-                values |= {str(value), str(decoded)}
-            elif isinstance(decoded, list):
-                values |= secret_words([word for word in decoded if isinstance(word, str)])
+            values.update(_secrets(value, hidden=looks_secret(str(name))))
     return Mask(form for value in values for form in _forms(value) if len(form) >= _SHORTEST)
+
+
+def _secrets(value: Any, *, hidden: bool) -> Iterator[str]:
+    """Yield the secrets in a value, which may contain dicts and command lines. With ``hidden``, every part of the value
+    is a secret.
+    """
+    waiting = [(value, hidden)]
+    while waiting:
+        item, hidden = waiting.pop()
+        decoded = codec.decode_value(item)
+        if hidden:
+            yield from (str(item), str(decoded))
+        if isinstance(decoded, list):
+            yield from secret_words([word for word in decoded if isinstance(word, str)])
+            waiting += [(inner, hidden) for inner in decoded]
+        elif isinstance(decoded, Mapping):
+            waiting += [(inner, hidden or looks_secret(name)) for name, inner in decoded.items()]
 
 
 def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:

@@ -14,7 +14,8 @@ BESIDE_LIMIT = 32
 #: A group that matches a number completely.
 GROUP = r"([-+]?[0-9.]+(?:[eE][-+]?[0-9]+)?)"
 
-_NUMBER = re.compile(r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
+#: Commas separate thousands only in a number such as ``1,234.5``. ``0,5`` has a decimal comma, and ``1,2`` is a list.
+_NUMBER = re.compile(r"[-+]?(?:(?:[1-9]\d{0,2}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d*)?|\.\d+)(?:[eE][-+]?\d+)?")
 #: Characters that may follow a number within the matched text.
 _CLOSING = re.compile(r"[\s.,;:!?%'\")\]}]*")
 #: Matches the part of a number that precedes a group: digits, or a sign that is not a hyphen between words.
@@ -43,17 +44,17 @@ class Caught:
 def number_of(caught: Caught) -> float | None:
     """Return the matched number, including digits that follow the matched text in the line.
 
-    Commas are treated as thousands separators. Return None if the text is not a number.
+    Commas are accepted only as thousands separators. Return None if the text is not a number.
     """
     text = caught.text.strip().strip("'\"")
     token = _NUMBER.match(text)
     if token is None:
         return _float(text)
     if token.end() < len(text):  # more than a number, perhaps with the end of a sentence
-        return _float(token[0]) if _CLOSING.fullmatch(text, token.end()) else _float(text)
+        return _grouped(token[0]) if _CLOSING.fullmatch(text, token.end()) else _float(text)
     whole = _NUMBER.match(text + caught.after)
     goes_on = re.match(r"\.\d", (text + caught.after)[whole.end() :]) if whole is not None else None
-    return _float(text if whole is None or goes_on else whole[0])
+    return _grouped(text if whole is None or goes_on else whole[0])
 
 
 def cut_number(caught: Caught, regex: str) -> str | None:
@@ -66,8 +67,12 @@ def cut_number(caught: Caught, regex: str) -> str | None:
     return f"{begun[0]}{caught.text}" if begun is not None else None
 
 
+def _grouped(number: str) -> float:
+    return float(number.replace(",", ""))
+
+
 def _float(text: str) -> float | None:
     try:
-        return float(text.replace(",", ""))
+        return float(text)
     except ValueError:
         return None

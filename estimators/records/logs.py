@@ -12,6 +12,7 @@ import bisect
 import contextlib
 import errno
 import functools
+import operator
 import os
 import struct
 import time
@@ -114,13 +115,6 @@ class LogWriter:
             del self._dirty[key]
         self._pending = 0
         return True
-
-    def close(self) -> None:
-        """Write the pieces that are held in memory.
-
-        No file has to be closed, because files are open only during a write.
-        """
-        self.flush()
 
 
 class _LogFile:
@@ -275,7 +269,7 @@ class LogReader:
         spans: list[Span] = []
         for log, times, _ in portions:
             spans += log.take(times, horizon)
-        spans.sort(key=_by_time)
+        spans.sort(key=operator.itemgetter(0))  # by time
         if final and not spans:
             spans = [span for log in self._logs.values() for span in log.take_rest()]
         return spans
@@ -324,10 +318,6 @@ def read_spans(spans: Sequence[Span]) -> dict[ProcessLog, tuple[int, bytes]]:
     ends = {log: end for _, log, _, end in spans}
     starts = {log: start for _, log, start, _ in reversed(spans)}
     return {log: (start, read_part(log.path, start, ends[log] - start)) for log, start in starts.items()}
-
-
-def _by_time(item: tuple[int, object, object, object]) -> int:
-    return item[0]
 
 
 class ProcessLog:

@@ -19,6 +19,8 @@ HOME_VARIABLE = "FLEETFIT_HOME"
 #: The disk space that a record reserves, in bytes. The space is freed when the disk is full, so that the job's last
 #: status can still be written.
 _RESERVE_BYTES = 256 << 10
+#: Error numbers -> the command that raises the limit.
+_LIMITS = {errno.EMFILE: "ulimit -n", errno.ENFILE: "sysctl fs.file-max", errno.EFBIG: "ulimit -f"}
 
 
 def open_private(path: Path, flags: int) -> int:
@@ -42,8 +44,9 @@ def explained(path: Path, verb: str) -> Iterator[None]:
             remedy = "Free some space (`fleetfit clean --free 5G` removes the oldest jobs)"
         elif error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
             remedy = "Make the folder writable for you"
-        elif error.errno in (errno.EMFILE, errno.ENFILE):
-            raise RecordError(f"cannot {verb} {path}: {text}. Raise the limit (`ulimit -n`) or close files.") from error
+        elif error.errno in _LIMITS:
+            limit = _LIMITS[error.errno]
+            raise RecordError(f"cannot {verb} {path}: {text}. Raise the limit (`{limit}`).") from error
         else:
             remedy = "Check the folder"
         raise RecordError(

@@ -67,6 +67,8 @@ class JobQueue:
     def take_turn(self, entry: QueuedJob, has: ComputeResources) -> bool:
         """Return whether a job may start now. If so, mark the job's entry as running.
 
+        If the job's entry has been removed, add it again.
+
         Args:
             entry: The entry of the waiting job.
             has: The machine's resources.
@@ -74,6 +76,8 @@ class JobQueue:
         Raises:
             RecordError: the queue cannot be written.
         """
+        if not self._file(entry.job).exists():
+            self.enter(entry)
         with explained(self.path, "write"):
             lock = locks.take(self.path / ".lock")
             if lock is None:
@@ -82,7 +86,9 @@ class JobQueue:
                 if not starts(self.entries(), entry.job, has):
                     return False
                 files.write_json(self._file(entry.job), {**dataclasses.asdict(entry), "running": True})
-                self._forget_the_dead()
+                for job in self._jobs_named():
+                    if not locks.is_held(self._jobs / job / "lock"):
+                        self.leave(job)  # its supervisor was killed
                 return True
             finally:
                 os.close(lock)
@@ -96,12 +102,6 @@ class JobQueue:
                     # The job may have left the queue in the meantime.
                     found.append(QueuedJob.from_dict(files.read_json(self._file(job))))
         return found
-
-    def _forget_the_dead(self) -> None:
-        """Remove the entries of jobs whose supervisors were killed."""
-        for job in self._jobs_named():
-            if not locks.is_held(self._jobs / job / "lock"):
-                self.leave(job)
 
     def _jobs_named(self) -> list[str]:
         jobs = [name.removesuffix(".json") for name in files.names_in(self.path) if name.endswith(".json")]

@@ -152,13 +152,7 @@ class JobRecord:
             RecordError: the folder cannot be written.
         """
         path = self.path.with_name(name)
-        with explained(path, "create"):
-            try:
-                os.rename(self.path, path)  # fails if the name has a record, which is never empty
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise _taken(path) from None
-                raise
+        publish(self.path, path, _taken(path))
         self.path = path
 
     @classmethod
@@ -174,7 +168,7 @@ class JobRecord:
         if not _NAME.fullmatch(name) or not path.is_dir():
             guess = nearest(name, job_names(home))
             hint = f" Did you mean {guess!r}?" if guess else ""
-            raise JobNotFoundError(f"there is no training job {name!r} under {path.parent}.{hint}")
+            raise JobNotFoundError(f"there is no training job {name!r} under {jobs_folder(home)}.{hint}")
         return cls(path)
 
     @classmethod
@@ -468,6 +462,22 @@ class JobRecord:
             return None
         except ValueError as error:
             raise RecordError(f"{path} is damaged: {error}. Remove the job's folder if you do not need it.") from error
+
+
+def publish(staged: Path, path: Path, taken: Exception) -> None:
+    """Move the folder of a new record to its final path. The move is atomic.
+
+    Raises:
+        RecordError: the folder cannot be written.
+        Exception: ``taken``, because the path has a record. The folder has not been moved.
+    """
+    with explained(path, "create"):
+        try:
+            os.rename(staged, path)  # fails if the path has a record, which is never empty
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise taken from None
+            raise
 
 
 def _taken(path: Path) -> JobExistsError:

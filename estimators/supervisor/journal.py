@@ -224,4 +224,4 @@ class Journal:
         """Record the metrics that were found last, and close the log."""
         self._record_found()
         with contextlib.suppress(RecordError):
-            self._writer.close()
+            self._writer.flush()

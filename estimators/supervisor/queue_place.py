@@ -70,7 +70,8 @@ class QueuePlace:
             await asyncio.sleep(min(_SELDOM_S, _PACE_S * place))
 
     def _takes_turn(self) -> bool:
-        with contextlib.suppress(RecordError):  # for example a full disk; the next check may succeed
+        # For example a full disk, or a removed folder. The next check may succeed.
+        with contextlib.suppress(RecordError, FileNotFoundError):
             return self._queue.take_turn(self._entry, self._machine)
         return False
 

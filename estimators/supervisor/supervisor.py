@@ -245,8 +245,10 @@ class Supervisor:
                 self._injector.attempt_ended()
             case Do.KEEP_ATTEMPTS:
                 self._journal.keep(attempts=self._machine.attempts.to_list())
-            case Do.QUEUE_AGAIN:
-                self._queue_again()
+            case Do.QUEUE_AGAIN if self._yields is not None:
+                self._machine.has_turn = False
+                self._yields.set()
+                self._yields = None
             case Do.COLLECT:
                 self._backend.collect_outputs()
             case Do.FINISH:
@@ -266,12 +268,6 @@ class Supervisor:
                 self.tell(action.kind, action.host, action.text, **action.data)
             case events.Warn():
                 self._journal.warn(action.message)
-
-    def _queue_again(self) -> None:
-        if self._yields is not None:
-            self._machine.has_turn = False
-            self._yields.set()
-            self._yields = None
 
     # --- attempts ---
 
@@ -629,13 +625,4 @@ class Supervisor:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())
         elif self._machine.failure is None:
-            self.fail_job(
-                Failure(
-                    cause=Cause.CONFIGURATION,
-                    message=str(error),
-                    hints=(
-                        "`fleetfit clean` shows how much space finished jobs use; `fleetfit clean --free 5G` "
-                        "removes the oldest jobs.",
-                    ),
-                )
-            )
+            self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))

@@ -160,7 +160,7 @@ def ended(name: str, lines: Sequence[str] = (), events: Sequence[Event] = ()) ->
     writer = LogWriter(record)
     for line in lines:
         writer.write(Piece("algo-1", "rank 0", f"{line}\n".encode()))
-    writer.close()
+    writer.flush()
     record.append_events(events)
     record.write_status(described)
     record.release()

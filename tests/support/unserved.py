@@ -50,7 +50,7 @@ def write_job(home: Path, name: str, pieces: Iterable[Piece], *steps: SecondaryS
     writer = LogWriter(record)
     for piece in pieces:
         writer.write(piece, 5_000_000_000)
-    writer.close()
+    writer.flush()
     return record
 
 

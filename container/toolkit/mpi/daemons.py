@@ -145,7 +145,8 @@ def prepare(argv: Sequence[str], path: str, runtime_dir: Path, machine: Machine)
         OSError: the remote shell cannot be created.
     """
     shell = _make_shell(runtime_dir, machine)
-    found = {REMOTE_SHELL: shell, USERS_PATH: f"{USERS_PATH}={path}"}
+    # A colon among the script's arguments would begin another program. Ranks read their command from a file.
+    found = {REMOTE_SHELL: shell, USERS_PATH: f"{USERS_PATH}={path}", ":": "-"}
     return [found.get(word, word) for word in argv]
 
 

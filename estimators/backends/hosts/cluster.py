@@ -79,17 +79,6 @@ def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
     return type(f"{provider.__name__}Cluster", (HostCluster,), members)
 
 
-def _allow_connections(hosts: int) -> None:
-    """Raise this process's limit of open file descriptors, so that it can connect to ``hosts`` hosts.
-
-    The limit is raised as far as the system permits.
-
-    Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit is 1,024.
-    Ranks do not inherit the limit, because the hosts' agents start the ranks.
-    """
-    processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * hosts)
-
-
 class HostCluster(Backend):
     """A backend that runs a job on the hosts of a provider.
 
@@ -107,7 +96,9 @@ class HostCluster(Backend):
     ) -> None:
         super().__init__(loop, record, spec, options, events)
         if not self.provider_type.capabilities.shared_machine:
-            _allow_connections(spec.instance_count)
+            # Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit
+            # is 1,024. Ranks do not inherit the limit, because the hosts' agents start the ranks.
+            processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * spec.instance_count)
         self._provider = self.provide(
             ProvidedJob(
                 loop=loop,

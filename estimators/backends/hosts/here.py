@@ -265,7 +265,7 @@ class LocalPlatform(Platform):
         Return the failure, or None if everything was packed or there is nothing to pack.
         """
         hosts = [self.record.tree(host) for host in self.spec.hosts]
-        if not any(_has_entries(folder) for tree in hosts for folder in (tree.model, tree.output_data)):
+        if not any(has_entries(folder) for tree in hosts for folder in (tree.model, tree.output_data)):
             return None
         bases = [word for tree in hosts for word in ("--base-dir", str(tree.base))]
         return await self.agent(["collect", *bases, "--output", local.output_uri(self.spec)]).end()
@@ -304,9 +304,10 @@ class LocalPlatform(Platform):
             self.mounts.rmdir()
 
 
-def _has_entries(folder: Path) -> bool:
+def has_entries(folder: Path) -> bool:
+    """Return whether a folder has entries. Return True for a path that exists and cannot be read as a folder."""
     try:
         with os.scandir(folder) as entries:
             return next(entries, None) is not None
-    except OSError:
-        return False
+    except OSError as error:
+        return not isinstance(error, FileNotFoundError)  # the agent reports a folder that cannot be read

@@ -54,13 +54,14 @@ def caller_facts(
         A JSON-serialisable dict. :mod:`estimators.records.provenance` describes the dict.
     """
     cwd = _cwd()
+    user = os.environ.get("LOGNAME") or os.environ.get("USER")  # `pwd` may query a directory service over the network
     return {
         "format": 1,
         "complete": False,
         "pending": list(SHARES),
         "errors": {},
         "time": time.time(),
-        "caller": {**_invocation(cwd), "cwd": cwd, "user": _user(), "hostname": os.uname().nodename},
+        "caller": {**_invocation(cwd), "cwd": cwd, "user": user or str(os.getuid()), "hostname": os.uname().nodename},
         "python": {
             "version": sys.version.split()[0],
             "implementation": sys.implementation.name,
@@ -174,8 +175,3 @@ def _cwd() -> str | None:
         return os.getcwd()
     except FileNotFoundError:
         return None  # the folder was removed while the process was in it
-
-
-def _user() -> str:
-    # `pwd` may query a directory service over the network.
-    return os.environ.get("LOGNAME") or os.environ.get("USER") or str(os.getuid())

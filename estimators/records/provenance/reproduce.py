@@ -38,7 +38,7 @@ def script(
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
     pending = [str(share) for share in facts.get("pending") or []]
     if pending:
-        lines += [f"# Not on record, because the job ended too early: {', '.join(pending)}.", ""]
+        lines += [f"# Not on record (yet: it is collected until 30 s after the job's end): {', '.join(pending)}.", ""]
     folder = f"rerun-{job}"
     code, inside = _code(job, facts, folder)
     if function:

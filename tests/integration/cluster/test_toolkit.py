@@ -47,6 +47,13 @@ if "OMPI_COMM_WORLD_RANK" in os.environ:
     assert (base / "output" / "success").exists() and not (base / "output" / "failure").exists()
 
 
+def test_a_process_that_the_script_starts_reports_metrics(tmp_path: Path) -> None:
+    inner = "from container.contract import events; events.emit('metric', name='loss', value=0.5)"
+    process = start(tree(tmp_path, f"import subprocess, sys; subprocess.run([sys.executable, '-c', {inner!r}])"))
+    output, _ = process.communicate(timeout=60)
+    assert b'"kind":"metric"' in output and b'"rank":0' in output
+
+
 DIVERGES = """
 import time
 from container.contract import events

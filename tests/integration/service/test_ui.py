@@ -430,7 +430,7 @@ def test_thousands_of_jobs_a_million_lines_and_a_hundred_hosts(tab: Tab, served:
                 writer.write(Piece("algo-1", "rank 0", b"line %d of a long log\n" % line))
             writer.write(Piece("algo-1", "rank 0", f"{HOSTILE}\n".encode()))
             writer.write(Piece("algo-1", "rank 0", b"ERROR: the only one\n"))
-            writer.close()
+            writer.flush()
             record.append_events(
                 Event(
                     kind=kind,

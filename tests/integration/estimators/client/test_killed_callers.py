@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -30,3 +33,13 @@ def test_a_kill_at_any_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
             break
     assert there == sorted(there)
     assert set(there) == {False, True}
+
+
+def test_a_script_that_is_debugged_ends_with_its_caller(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import time; print(1, flush=True); time.sleep(60); print(2)")
+    command = [sys.executable, "-m", "estimators.cli.main", "train", "train.py", "--debug"]
+    env = {**os.environ, "FLEETFIT_HOME": str(tmp_path / "home")}
+    with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=subprocess.PIPE) as caller:
+        assert caller.stdout is not None and caller.stdout.readline() == b"1\n"
+        caller.kill()
+        assert caller.stdout.read() == b""  # the end of the file comes with the end of the script

@@ -21,6 +21,11 @@ OPENMPI_5 = (
 )
 
 
+def test_a_colon_among_the_scripts_arguments_begins_no_other_program(tmp_path: Path) -> None:
+    planned = ["mpirun", "-np", "2", "python", "train.py", ":", "x"]
+    assert ":" not in daemons.prepare(planned, "/bin", tmp_path, Machine(python="/bin/python", cpus=1))
+
+
 def test_openmpi_4s_line() -> None:
     argv, added = daemons.command([OPENMPI_4, "-mca", "ess", '"env"', "-mca", "x", '"a b"'], {"PATH": "/usr/bin"})
     assert argv == ["/venv/bin/orted", "-mca", "ess", "env", "-mca", "x", "a b"]

@@ -17,7 +17,9 @@ from synthetic import ended, training
 from estimators.backends.hosts import environment
 from estimators.cli import Exit, upkeep
 from estimators.cli import main as cli
+from estimators.cli.jobs import last_lines
 from estimators.provision import packages
+from estimators.records.logs import LogLine
 
 
 @pytest.fixture
@@ -97,6 +99,7 @@ def test_a_job_by_the_beginning_of_its_name_and_the_last_one(ask: Callable[..., 
     assert (status, out) == (Exit.USAGE, "")
     assert "2 jobs begin with 'digits': digits-1, digits-2." in err
     assert "digits-1" in ask("compare", "digits-1", "digits-2")[1]
+    assert ask("compare", "other", "last", "--json")[1].count('"job_name": "other"') == 1
     assert "digits-2" in ask("clean", "--job", "digits-2", "--dry-run")[1]
     assert ask("logs", "nothing")[0] == Exit.NOT_FOUND
     status, out, err = ask("logs", "other", "-r", "7")
@@ -138,13 +141,9 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
 @pytest.mark.parametrize(
     ("arguments", "part"),
     [
-        (["trian", "x.py"], "Did you mean 'train'"),
-        (["train"], "SCRIPT"),
-        (["train", "train.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'? See"),
         (["clean", "--kep", "3"], "Did you mean '--keep'?"),
         (["clean", "--free", "much"], "20G"),
         (["train", "train.py", "epochs", "3"], "behind `--`"),
-        (["train", "train.py", "--hosts", "0"], "at least 1"),
         (["train", "train.py", "--hosts", "9" * 5000], "5,000 digits; at most 18"),
         (["train", "train.py", "--hosts", "1000000"], "1 to 1,024"),
         (["train", "train.py", "--stop-grace", "9" * 18], "0 to 315,360,000"),
@@ -156,20 +155,23 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         ),
         (["train", "train.py", "-s", "elastic", "--option", "max_hosts=abc"], "max_hosts=…) must be a whole number"),
         (["train", "train.py", "--max-run", "soon"], "1h30m"),
-        (["train", "train.py", "--name", "a", "--base-name", "b"], "not allowed"),
         (["train", "missing.py"], "missing.py"),
         (["train", "train.py", "--strategy", "mpii"], "Did you mean 'mpi'"),
         (["train", "train.py", "--input", "train=no-such-data"], "no-such-data"),
         (["train", "train.py", "--metric", "loss=("], "("),
         (["train", "train.py", "--name", "a b"], "a b"),
         (["train", "train.py", "--env", "A"], "NAME=VALUE"),
-        (["train", "train.py", "--no-wait", "--notify", "true"], "--notify works only while this command waits"),
-        (["train", "train.py", "--no-wait", "--track", "tensorboard"], "--track works only while this command waits"),
+        (["train", "train.py", "--no-wait", "--notify", "true"], "--notify cannot be combined with --no-wait"),
+        (["train", "train.py", "--no-wait", "--track", "tensorboard"], "--track cannot be combined with --no-wait"),
+        (["train", "train.py", "--no-wait", "--json"], "--json cannot be combined with --no-wait"),
+        (["train", "train.py", "--debug", "--notify", "true"], "--notify cannot be combined with --debug"),
+        (["train", "train.py", "--debug", "--no-wait"], "--no-wait cannot be combined with --debug"),
+        (["plan", "train.py", "--name", "a b"], "a b"),
+        (["compare", "x", "--report", "/nowhere/x.html"], "--report /nowhere/x.html: there is no folder /nowhere"),
+        (["compare", "x", "--report", "/tmp"], "--report /tmp: this is a folder"),
         (["track", "mlfow", "last"], "Did you mean 'mlflow'"),
         (["list", "--", "x"], "only `train`, `plan` and `tune`"),
-        (["logs", "x", "--rank", "one"], "whole number"),
         (["clean", "--older-than", "yesterday"], "7d"),
-        (["describe", "x", "--reproduce", "all"], "invalid choice"),
         (["hosts", "prepare", "h", "--framework", "torch", "--requirement", "numpy"], "not allowed with argument"),
     ],
 )
@@ -182,6 +184,26 @@ def test_usage_errors_start_nothing(
     assert part in captured.err
     assert "Traceback" not in captured.err
     assert not (work / "home" / "jobs").exists() or not os.listdir(work / "home" / "jobs")
+
+
+def test_errors_of_the_system_are_told_in_one_line(
+    ask: Callable[..., tuple[int, str, str]], work: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "a" * 300
+    assert ask("compare", f"{long}.json") == (Exit.UNABLE, "", f"fleetfit: {long}.json: File name too long.\n")
+    assert ask("train", "train.py", "--input", f"train=s3:{long}")[0] == Exit.USAGE
+    (work / "gone").mkdir()
+    monkeypatch.chdir(work / "gone")
+    (work / "gone").rmdir()
+    said = "fleetfit: the working directory has been removed. Change to another folder.\n"
+    assert ask("train", "train.py") == (Exit.UNABLE, "", said)
+
+
+def test_all_states_of_a_progress_bar_are_one_of_the_last_lines() -> None:
+    texts = [b"one\n", b"two\n", b"1/3\r", b"2/3\r", b"3/3\n", b"1/2\r", b"2/2\r"]
+    lines = [LogLine(time, "algo-1", "rank 0", 0, text) for time, text in enumerate(texts)]
+    lines.insert(5, LogLine(5, "algo-2", "rank 1", 0, b"1/9\r"))
+    assert [line.data for line in last_lines(lines, 4)] == [b"two\n", b"3/3\n", b"1/9\r", b"2/2\r"]
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,7 @@ def test_the_script_gets_what_was_typed(typed: list[str]) -> None:
 
 
 def test_hyperparameters_by_name_json_and_file(tmp_path: Path) -> None:
-    (tmp_path / "h.json").write_text(json.dumps({"layers": [1, 2], "none": None}))
+    (tmp_path / "h.json").write_text(json.dumps({"layers": [1, 2], "none": None}), encoding="utf-8-sig")
     given = ["epochs=3", '{"on": true, "deep": {"x": "1"}}', f"@{tmp_path / 'h.json'}", "lr=1e-3"]
     assert parsing.hyperparameters(given) == {
         "epochs": 3, "on": True, "deep": {"x": "1"}, "layers": [1, 2], "none": None, "lr": "1e-3",

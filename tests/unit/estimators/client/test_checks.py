@@ -67,12 +67,15 @@ def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path) -
         checks.check_queue(elsewhere, options)
 
 
-def test_outputs_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+def test_outputs_that_cannot_be_written_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(ConfigurationError, match=r"output_path=.*cannot be written: .* is not a folder"):
         checks.check_local(spec(tmp_path, output=OutputConfig(path=str(tmp_path / "file" / "below"))))
     with pytest.raises(ConfigurationError, match=r"output_path='/proc/nowhere/x' cannot be written: '/proc'"):
         checks.check_local(spec(tmp_path, output=OutputConfig(path="/proc/nowhere/x")))
+    monkeypatch.setenv("FLEETFIT_HOME", "/proc/nowhere")
+    with pytest.raises(ConfigurationError, match="FLEETFIT_HOME='/proc/nowhere' cannot be written"):
+        checks.check_local(spec(tmp_path, output=OutputConfig(path="file:///proc/nowhere/jobs")))
     with pytest.raises(ConfigurationError, match="checkpoint_s3_uri='/sys/nowhere' cannot be written"):
         checks.check_local(spec(tmp_path, checkpoint=CheckpointConfig(uri="/sys/nowhere")))
 

@@ -32,6 +32,13 @@ def test_secrets_of_the_environment_that_jobs_inherit_count_and_words_and_paths_
     assert masked(f"hf_0123456789 disabled {tmp_path}") == f"*** disabled {tmp_path}"
 
 
+def test_secrets_inside_of_hyperparameters_are_found() -> None:
+    database = {"user": "somebody", "password": "open-sesame", "replicas": [{"api_key": "sesame-open"}]}
+    found = {"db": json.dumps(database), "credentials": json.dumps({"name": "secret-name"})}
+    text = "password=open-sesame,user=somebody sesame-open secret-name"
+    assert masked(text, HyperParameters=found) == "password=***,user=somebody *** ***"
+
+
 def test_data_is_masked_at_any_depth() -> None:
     mask = text_mask({"Environment": {"API_KEY": "sesame-sesame"}})
     failure = Failure(cause=Cause.PROCESS, message="sesame-sesame", hints=("try sesame-sesame",), exit_code=1)

@@ -306,7 +306,7 @@ def test_a_regex_that_catches_the_end_of_a_number_is_told_of_once(
     assert found is not None and found[1] == whole.replace("\u2212", "-")
 
 
-@pytest.mark.parametrize("text", ["1.2.3", "12:30", "abc", "", "1e", "--3", "0x1F"])
+@pytest.mark.parametrize("text", ["1.2.3", "12:30", "abc", "", "1e", "--3", "0x1F", "0,5", "1,2", "0,500"])
 def test_what_is_no_number_is_none(text: str) -> None:
     assert number_of(Caught(text)) is None and cut_number(Caught(text), "(.*)") is None
 

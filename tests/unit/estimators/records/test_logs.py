@@ -36,7 +36,7 @@ def test_nothing_is_lost_of_80_000_lines(record: JobRecord) -> None:
     for number in range(20_000):
         for rank in range(4):
             writer.write(Piece(f"algo-{rank // 2 + 1}", f"rank {rank}", b"rank %d line %d\n" % (rank, number)))
-    writer.close()
+    writer.flush()
     lines = everything(LogReader(record))
     for rank in range(4):
         assert [line.text for line in lines if line.rank == rank] == [f"rank {rank} line {n}" for n in range(20_000)]
@@ -49,7 +49,7 @@ def test_the_raw_log_is_what_was_printed(record: JobRecord) -> None:
     for piece in pieces:
         writer.write(Piece("algo-1", "rank 0", piece))
     writer.write(Piece("algo-1", None, b"the toolkit\n"))
-    writer.close()
+    writer.flush()
     assert record.log_file("algo-1", "rank 0").read_bytes() == b"".join(pieces)
     assert times_file(record.log_file("algo-1", "rank 0")).stat().st_size == 16 * len(pieces)
     lines = everything(LogReader(record))
@@ -64,7 +64,7 @@ def test_long_lines_are_whole(record: JobRecord, size: int) -> None:
     for piece in split_pieces(bytearray(line)):
         writer.write(Piece("algo-1", "rank 0", piece))
     writer.write(Piece("algo-1", "rank 1", b"short\n"))
-    writer.close()
+    writer.flush()
     lines = everything(LogReader(record))
     assert b"".join(found.data for found in lines if found.rank == 0) == line
     assert [found.text for found in lines if found.rank == 1] == ["short"]
@@ -77,7 +77,7 @@ def test_portions_of_a_large_log_are_merged_by_time(record: JobRecord, monkeypat
     for number in range(200):
         rank = number * 7919 % 3
         writer.write(Piece("algo-1", f"rank {rank}", b"x" * (number % 60) + b"%d\n" % number), 1000 + number)
-    writer.close()
+    writer.flush()
     lines = everything(LogReader(record))
     assert [line.time_ns for line in lines] == list(range(1000, 1200))
 
@@ -98,7 +98,7 @@ def test_any_output_reads_back_in_order(output: list[tuple[int, bytes, int]], da
             if data.draw(st.booleans()):
                 writer.flush()
                 lines += everything(reader)
-        writer.close()
+        writer.flush()
         lines += everything(reader)
         for rank in range(4):
             assert [line.data for line in lines if line.rank == rank] == [p for r, p, _ in written if r == rank]
@@ -129,7 +129,7 @@ def test_a_reader_passes_over_all_but_the_last_lines_of_each_process(record: Job
     assert sorted(line.text for line in everything(reader)) == ["a97", "a98", "a99", "b"]
     assert reader.skip(3) == 0, "what has been read is not passed over"
     writer.write(Piece("algo-1", "rank 0", b"a100\n"))
-    writer.close()
+    writer.flush()
     assert [line.text for line in everything(reader)] == ["a100"]
 
 
@@ -137,7 +137,7 @@ def test_readers_choose(record: JobRecord) -> None:
     writer = LogWriter(record)
     for process in ("rank 1", "rank 11", "ps", None):
         writer.write(Piece("algo-1", process, f"{process}\n".encode()))
-    writer.close()
+    writer.flush()
     assert [line.text for line in everything(LogReader(record, 1))] == ["rank 1"]
     assert [line.text for line in everything(LogReader(record, process="ps"))] == ["ps"]
     assert everything(LogReader(record, host="algo-2")) == []
@@ -163,7 +163,7 @@ def test_two_readers_at_once_while_it_is_written(record: JobRecord) -> None:
             writer.write(Piece("algo-1", f"rank {rank}", b"%d\n" % number))
         if number % 50 == 0:
             writer.flush()
-    writer.close()
+    writer.flush()
     for thread in threads:
         thread.join()
     for lines in found:
@@ -174,7 +174,7 @@ def test_two_readers_at_once_while_it_is_written(record: JobRecord) -> None:
 def test_bytes_without_their_time_are_shown_at_the_end(record: JobRecord) -> None:
     writer = LogWriter(record)
     writer.write(Piece("algo-1", "rank 0", b"a\n"))
-    writer.close()
+    writer.flush()
     with record.log_file("algo-1", "rank 0").open("ab") as file:
         file.write(b"b\nc")  # the supervisor was killed between the two writes
     reader = LogReader(record)
@@ -201,7 +201,7 @@ def test_a_full_disk_loses_nothing_of_what_is_held(record: JobRecord, monkeypatc
         with pytest.raises(RecordError, match=r"rank-0\.log: No space left"):
             writer.flush()
     writer.write(Piece("algo-1", "rank 0", b"b\n"))
-    writer.close()
+    writer.flush()
     assert [line.data for line in everything(LogReader(record))] == [b"a" * 100 + b"\n", b"b\n"]
 
 
@@ -209,7 +209,7 @@ def test_a_clock_that_is_set_back_keeps_the_order(record: JobRecord) -> None:
     writer = LogWriter(record)
     for number, when in enumerate([100, 50, 70, 200]):
         writer.write(Piece("algo-1", f"rank {number % 2}", b"%d\n" % number), when)
-    writer.close()
+    writer.flush()
     for rank in range(2):
         texts = [line.text for line in everything(LogReader(record, rank))]
         assert texts == sorted(texts)
@@ -218,7 +218,7 @@ def test_a_clock_that_is_set_back_keeps_the_order(record: JobRecord) -> None:
 def test_a_removed_record_ends_the_reading(record: JobRecord) -> None:
     writer, reader = LogWriter(record), LogReader(record)
     writer.write(Piece("algo-1", "rank 0", b"a\n"))
-    writer.close()
+    writer.flush()
     reader.poll()
     record.discard()
     assert reader.poll(final=True) == []

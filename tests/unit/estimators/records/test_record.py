@@ -21,6 +21,7 @@ from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoun
 from estimators.records import record as records
 from estimators.records import status as statuses
 from estimators.records.log_files import log_stem, process_of
+from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, job_names
 from estimators.records.states import SecondaryStatus
 
@@ -175,6 +176,12 @@ def test_a_full_disk_is_named_with_file_and_remedy(record: JobRecord, monkeypatc
     assert not [name for name in os.listdir(record.path) if "status.json." in name]
     record.append_event(Event(kind="later", host="algo-1"))
     assert [event.kind for event in record.events()] == ["later"]
+
+
+@pytest.mark.parametrize(("number", "remedy"), [(errno.EFBIG, "ulimit -f"), (errno.EMFILE, "ulimit -n")])
+def test_a_limit_is_named_with_the_command_that_raises_it(number: int, remedy: str, tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=rf"Raise the limit \(`{remedy}`\)"), explained(tmp_path, "write"):
+        raise OSError(number, os.strerror(number))
 
 
 def test_a_torn_event_is_left_out(record: JobRecord) -> None:

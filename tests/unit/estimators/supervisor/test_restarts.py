@@ -74,7 +74,7 @@ def test_the_pause_grows_until_there_is_a_new_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("failure", "reason"),
     [
-        (Failure(cause=Cause.CONFIGURATION, message="no such channel"), "files or arguments are wrong"),
+        (Failure(cause=Cause.CONFIGURATION, message="no such channel"), "the cause must be corrected first"),
         (Failure(cause=Cause.INTERNAL, message="a fault"), "a fault of fleetfit"),
         (raised("ModuleNotFoundError: No module named 'x'"), "ModuleNotFoundError is an error in the code"),
         (raised("SyntaxError: invalid syntax"), "SyntaxError is an error in the code"),

@@ -65,7 +65,7 @@ def test_a_notebook() -> None:
     [
         ({"git": None}, "outside a git repository"),
         ({"git": {"root": "/r", "commit": None}}, "before the first commit"),
-        ({"packages": None, "pending": ["packages", "data"]}, "ended too early: packages, data"),
+        ({"packages": None, "pending": ["packages", "data"]}, "after the job's end): packages, data"),
         ({"packages": None}, "packages are not on record"),
         ({"seeds": {}}, "No seed was given"),
         ({"caller": {"kind": "interactive", "argv": ["python"], "cwd": "/x"}}, "interactive Python"),
