@@ -74,6 +74,12 @@ class CacheEntry:
         """Return the path of the file that the object is downloaded into."""
         return self.path.with_name(self.path.name + _PARTIAL)
 
+    def received(self) -> int:
+        """Return the number of bytes that an interrupted download has left."""
+        with contextlib.suppress(OSError):
+            return min(self.partial.stat().st_size, self.item.size)
+        return 0
+
     def complete(self) -> bool:
         """Return whether the entry is complete and unchanged. If so, record the current time as the time of the entry's
         last use.

@@ -60,7 +60,7 @@ def download(
                 missing.append(place)
     if not missing:
         return places
-    _check_room(root, sum(place.item.size for place in missing))
+    _check_room(root, sum(place.item.size - place.received() for place in missing))
     downloads = _Downloads(bar)
     with concurrent.futures.ThreadPoolExecutor(min(workers, len(missing)), thread_name_prefix="download") as pool:
         futures = [pool.submit(downloads.bring, place) for place in missing]

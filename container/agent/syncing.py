@@ -158,7 +158,7 @@ def _fetch(item: DataObject, target: Path, bar: ProgressBar) -> None:
     """Download an object. The file gets the object's modification time, so that later changes of the file can be
     detected.
     """
-    partial = target.with_name(f".{target.name}.partial")
+    partial = target.with_name(".restored.partial")  # the target's own name may already have the maximum length
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with sources.open(item) as stream, open(partial, "wb", buffering=0) as file:

@@ -15,6 +15,8 @@ from container.contract.names import nearest
 #: Suffix of the names of attributes whose value is an object's URI. The object's content is read instead of the URI.
 REFERENCE = "-ref"
 
+#: The problem of a text for which :func:`_is_text` returns False.
+_NO_TEXT = r"has half of a surrogate pair (\ud800 to \udfff), which is not a character"
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -114,9 +116,29 @@ def key_problem(key: str) -> str | None:
         return "begins or ends with a slash, or contains '//': a file cannot have that name"
     if "." in parts or ".." in parts:
         return "has '.' or '..' as a part, and could lead out of the channel's folder"
+    if not _is_text(key):
+        return _NO_TEXT
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
         return "has a part of more than 255 bytes, which no file's name can have"
     return None
+
+
+def _is_text(text: str, errors: str = "surrogateescape") -> bool:
+    """Return whether a text can be encoded. JSON can contain half of a surrogate pair, for example of a cut emoji.
+
+    By default, the text may contain the characters that represent those bytes of a file's name that are not UTF-8.
+    """
+    try:
+        text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _unreadable(error: ValueError | RecursionError) -> str:
+    """Return why JSON cannot be parsed, although its syntax is correct."""
+    reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
+    return f"bad JSON: {reason}"
 
 
 def _prefix(line: int, value: object) -> str:
@@ -127,6 +149,8 @@ def _prefix(line: int, value: object) -> str:
         if name != "prefix":
             raise ListingError(line, f"unknown key {name!r}; the first entry is {example}")
     prefix: str = value["prefix"]
+    if not _is_text(prefix):
+        raise ListingError(line, f"prefix {prefix!r} {_NO_TEXT}")
     if not prefix.startswith(("s3://", "file:///", "/")):
         raise ListingError(line, f"prefix {prefix!r} must begin with s3://, file:/// or /")
     return prefix
@@ -163,8 +187,8 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
             value, end = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             raise ListingError(error.lineno, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except RecursionError:
-            raise ListingError(line_of(place), "bad JSON: it is nested too deeply") from None
+        except (RecursionError, ValueError) as error:
+            raise ListingError(line_of(place), _unreadable(error)) from None
         yield line_of(place), value
         place = skip(end)
     rest = skip(place + 1)
@@ -189,8 +213,8 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
             values = json.loads(text)
         except json.JSONDecodeError as error:
             raise ListingError(number, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except RecursionError:
-            raise ListingError(number, "bad JSON: it is nested too deeply") from None
+        except (RecursionError, ValueError) as error:
+            raise ListingError(number, _unreadable(error)) from None
         if not isinstance(values, dict):
             raise ListingError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
         yield AugmentedEntry(number, tuple(_attribute(number, name, values) for name in names))
@@ -202,9 +226,11 @@ def _attribute(line: int, name: str, values: dict[str, object]) -> Attribute:
         hint = f" Did you mean {guess!r}?" if guess is not None else ""
         raise ListingError(line, f"attribute {name!r} is missing.{hint}")
     value = values[name]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not _is_text(text, "surrogateescape" if name.endswith(REFERENCE) else "strict"):
+        raise ListingError(line, f"attribute {name!r} {_NO_TEXT}")
     if name.endswith(REFERENCE):
         if not isinstance(value, str) or not value.startswith(("s3://", "file:///", "/")):
             raise ListingError(line, f"attribute {name!r} must be a URI, s3://bucket/key; got {json.dumps(value)[:80]}")
         return Attribute(name, value)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Attribute(name, None, text.encode())

@@ -153,9 +153,11 @@ def test_links_dot_files_and_empty_folders_are_in_s3_and_labels_come_back(
 def test_what_is_written_again_goes_up_and_what_is_not_there_in_the_end_is_said(
     s3: Bucket, faults: Faults, tmp_path: Path
 ) -> None:
-    for name in ("a", "b"):
+    longest = "n" * 255
+    for name in ("a", "b", longest):
         s3.put(f"saved/{name}", b"1234")
     restore(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
+    assert (tmp_path / longest).read_text() == "1234"
     (tmp_path / "b").write_text("5678")  # as long as it was
     uploader = Uploader(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
     uploader.run(())

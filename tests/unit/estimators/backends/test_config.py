@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from container.contract.environment import Environment, Machine
 from container.contract.layout import MLTree
 from estimators.backends.config import BackendFacts, host_config, input_mode
+from estimators.backends.local import channel_refusal
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
 
@@ -76,6 +78,16 @@ def test_unknown_hosts_are_named() -> None:
 
 def test_a_channels_mode_is_over_the_jobs() -> None:
     assert [input_mode(SPEC, channel) for channel in SPEC.inputs] == ["Pipe", "File"]
+
+
+def test_a_folder_with_the_name_of_a_fifo_is_refused() -> None:
+    inputs = parse_inputs(
+        {"train": "/a", **{name: TrainingInput("/b", input_mode="File") for name in ("train_1", "t_1")}}
+    )
+    spec = dataclasses.replace(SPEC, inputs=inputs)
+    refused = [channel_refusal(spec, channel) for channel in inputs]
+    assert [name for name, text in zip(("train", "train_1", "t_1"), refused, strict=True) if text] == ["train_1"]
+    assert "'train', which is in Pipe mode: train_0, train_1" in str(refused[1])
 
 
 def test_the_files_are_what_the_toolkit_reads(tmp_path: Path) -> None:
