@@ -471,7 +471,7 @@ class Checkpointer:
         for group, slots in groups.items():
             views = arenas[group].views
             for slot in slots:
-                np.copyto(views[slot.spec.name], slot.read(), casting="no")
+                np.copyto(views[slot.spec.name], slot.read(), casting="equiv")  # the byte order may differ
         return arenas
 
     def _load(self, which: str) -> Loaded | Refusal | None:

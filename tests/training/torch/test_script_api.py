@@ -242,6 +242,27 @@ def test_state_dicts_come_back_as_they_were(tmp_path: Path) -> None:
     assert place.position == 8
 
 
+def test_tensors_come_back_in_place_and_keys_that_look_alike_are_kept_apart(tmp_path: Path) -> None:
+    counts, half = torch.arange(3), torch.tensor(1.5, dtype=torch.bfloat16)
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    parts = {"counts": counts, "count": torch.tensor(5), "half": half, "weight": weight}
+    later = {name: torch.zeros_like(value) for name, value in parts.items()}
+    later["weight"] = torch.nn.Parameter(later["weight"])
+    found = dict(later)
+    with checkpointer(tmp_path / "tensors") as saving:
+        saving.save(parts)
+        saving.restore(later)
+        assert all(later[name] is found[name] and equal(parts[name], found[name]) for name in parts)
+        with pytest.raises(TypeError, match=r"a sparse tensor cannot .* Save counts\.to_dense\(\)"):
+            saving.save({"counts": counts.to_sparse()})
+    alike = {1: torch.ones(1), "1": torch.zeros(1), "a/b": torch.ones(2), "a": {"b": torch.zeros(2)}}
+    other = _Odd()
+    with checkpointer(tmp_path / "alike") as saving:
+        saving.save({"odd": _Odd(alike)})
+        saving.restore({"odd": other})
+    assert equal(other.state, alike)
+
+
 def test_a_snapshot_keeps_the_place_of_its_moment_while_the_next_one_is_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -360,11 +381,14 @@ class _Refuses:
 
 
 class _Odd:
+    def __init__(self, state: Any = equal) -> None:
+        self.state = state
+
     def state_dict(self) -> Any:
-        return equal
+        return self.state
 
     def load_state_dict(self, state: Any) -> None:
-        pass
+        self.state = state
 
 
 # --- one process ---

@@ -238,6 +238,14 @@ def test_an_epoch_without_the_metric_of_the_best_is_said_once(
     assert capfd.readouterr().err == f"checkpoints: {said}. Its metrics are: loss, val_accuracy\n"
 
 
+def test_arrays_in_the_other_byte_order(tmp_path: Path) -> None:
+    target = {"a": np.zeros(3, ">f4")}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"a": np.arange(3, dtype=">f4")}, wait=True)
+        checkpointer.restore(target)
+    assert target["a"].tolist() == [0, 1, 2]
+
+
 def test_numbers_of_numpy_are_whole_numbers(tmp_path: Path) -> None:
     with Checkpointer(tmp_path) as checkpointer:
         checkpointer.save(arrays(1), epoch=np.int32(1), step=np.int64(7), wait=True)
