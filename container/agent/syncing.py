@@ -30,7 +30,7 @@ import select
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from container.agent import sources
 from container.agent.progress import ProgressBar, Tell, size, warn
@@ -102,6 +102,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     items = [item for item in items if not item.key.endswith("/")]
     keys = {item.key for item in items}
     labels = _labels(items)
+    replaced = _replaced(items)
     wanted: list[DataObject] = []
     for item in items:
         top, _, rest = item.key.partition("/")
@@ -111,6 +112,9 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
         if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
                 warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
+            continue
+        if item.key in replaced:
+            warn(tell, host, f"{prefix}{item.key} is not restored: the newer {prefix}{replaced[item.key]} replaces it.")
             continue
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
@@ -134,6 +138,22 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     for item in sorted(wanted, key=lambda item: item.key.endswith(f"/{saved.MANIFEST}")):
         _fetch(item, folder / item.key, bar)
     bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
+
+
+def _replaced(items: Sequence[DataObject]) -> dict[str, str]:
+    """Return the keys of newer objects by the keys of the objects that they replace.
+
+    A file that was replaced by a folder, or a folder that was replaced by a file, is still in S3. Both cannot exist in
+    the folder of checkpoints.
+    """
+    there = {item.key: item for item in items}
+    found = {}
+    for item in items:
+        for above in map(str, PurePosixPath(item.key).parents):
+            if above in there:
+                older, newer = sorted((there[above], item), key=lambda each: each.modified or 0.0)
+                found[older.key] = newer.key
+    return found
 
 
 def _labels(items: Sequence[DataObject]) -> dict[str, str]:
