@@ -6,7 +6,6 @@ Every record is used once in an epoch. A training can continue at any position i
 from __future__ import annotations
 
 import itertools
-import numbers
 import time
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -84,7 +83,7 @@ class TorchLoader:
                     f"loader({name}=…): the loader itself divides the records. Leave {name} out, and give "
                     "global_batch_size."
                 )
-        if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, numbers.Integral):
+        if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
         if global_batch_size < collectives.size:
             raise ValueError(
@@ -95,7 +94,7 @@ class TorchLoader:
         if self._records == 0:
             raise ValueError("loader(): the dataset has no records.")
         self._collectives = collectives
-        self._per_step = int(global_batch_size)
+        self._per_step = global_batch_size
         self._shuffle = shuffle
         self._seed = seed
         self.epoch = 0
