@@ -13,8 +13,8 @@ import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 from host_trees import Trees, content, shown
 
-from container.agent import cache, download, files, mounting, progress
-from container.agent.s3 import client
+from container.agent import cache, download, files, mounting, preflight, progress
+from container.agent.s3 import client, stream
 from container.agent.sources.base import DataObject, SourceError
 from container.agent.sources.manifests import ListingError, parse_augmented, parse_manifest
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
@@ -112,6 +112,20 @@ def test_augmented_manifests_that_are_wrong(value: str, message: str) -> None:
     assert next(entries).attributes[0].value == "\N{GRINNING FACE}".encode()
     with pytest.raises(ListingError, match=message):
         next(entries)
+
+
+def test_wrong_variables_are_named_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = HostChannel(name="train", uri="s3://b/train")
+    monkeypatch.setenv(stream.CONNECTIONS, "many")
+    with pytest.raises(AgentError, match=r"channel 'train': .*CONNECTIONS='many' is not a number from 1 to 64"):
+        preflight.check_channels([channel])
+    monkeypatch.setenv(cache.LIMIT, "much")
+    with pytest.raises(AgentError, match=r"channel 'train': .*BYTES='much' is not a size"):
+        preflight.check_channels([channel])
+    with pytest.raises(AgentError, match="BYTES='much' is not a size"):
+        files.prepare(channel, [("algo-1", tmp_path)], tell=lambda line: None)
 
 
 def test_what_an_interrupted_download_has_left_needs_no_more_room(
