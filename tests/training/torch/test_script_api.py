@@ -401,6 +401,7 @@ def test_one_process_is_a_cluster_of_one(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert cluster.optimizer(optimizer) is optimizer
     assert cluster.all_reduce({"a": torch.ones(2), "b": 3}) == {"a": pytest.approx([1, 1]), "b": 3.0}
+    assert cluster.all_reduce(torch.tensor(1.5, dtype=torch.bfloat16, requires_grad=True)) == 1.5
     file = cluster.export(model, tmp_path / "model")
     assert file is not None and [path.name for path in file.parent.iterdir()] == ["model.pth"]
     assert equal(dict(torch.load(file, weights_only=True)), dict(model.state_dict()))
