@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from container.agent import cache, sources
@@ -22,7 +22,7 @@ from container.system.locations import is_s3
 _ENTRIES = 1000
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Check the data that standard input names as JSON: ``{"channels": {…}, "writes": {argument: URI}}``.
 
     Returns:

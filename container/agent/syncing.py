@@ -35,6 +35,7 @@ from pathlib import Path, PurePosixPath
 from container.agent import sources
 from container.agent.progress import ProgressBar, Tell, size, warn
 from container.agent.sources.base import DataObject, SourceError
+from container.agent.words import Words
 from container.contract.errors import AgentError
 from container.contract.frames import encode
 from container.contract.messages import MessageError, decode
@@ -61,7 +62,14 @@ def main(argv: Sequence[str]) -> int:
         0 on success. 1 if a file could not be transferred. 2 if the command line is invalid.
     """
     try:
-        direction, folder, uri, host, every, what = _parse(argv)
+        direction = argv[0] if argv else ""
+        if direction not in ("down", "up", "out"):
+            raise ValueError(f"agent sync needs 'down', 'up' or 'out', got {direction!r}")
+        words = Words(argv[1:], ("--dir", "--uri", "--host", "--every", "--what"))
+        folder, host = Path(words.one("--dir")), words.one("--host")
+        uri = words.one("--uri", "" if direction == "out" else None)
+        every = _seconds(words.one("--every", os.environ.get(EVERY) or str(_EVERY_S)))
+        what = words.one("--what", _CHECKPOINTS)
     except ValueError as error:
         print(f"{error}; usage: {USAGE}", file=sys.stderr)
         return 2
@@ -511,31 +519,11 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
-    if not argv or argv[0] not in ("down", "up", "out"):
-        raise ValueError(f"agent sync needs 'down', 'up' or 'out', got {argv[0] if argv else ''!r}")
-    values: dict[str, str] = {}
-    rest = list(argv[1:])
-    while rest:
-        option = rest.pop(0)
-        if option not in ("--dir", "--uri", "--host", "--every", "--what") or not rest:
-            raise ValueError(f"agent sync has no option {option!r}, or it needs a value")
-        values[option] = rest.pop(0)
-    for option in ("--dir", "--host", *(("--uri",) if argv[0] != "out" else ())):
-        if option not in values:
-            raise ValueError(f"{option} is missing")
-    every = values.get("--every") or os.environ.get(EVERY) or _EVERY_S
+def _seconds(every: str) -> float:
     try:
         seconds = float(every)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
         raise ValueError(f"--every and {EVERY} must be a number of seconds above 0; got {every!r}")
-    return (
-        argv[0],
-        Path(values["--dir"]),
-        values.get("--uri", ""),
-        values["--host"],
-        seconds,
-        values.get("--what", _CHECKPOINTS),
-    )
+    return seconds
