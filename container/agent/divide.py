@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import shutil
 import signal
@@ -21,7 +22,7 @@ from container import formats
 from container.agent import sources
 from container.agent.sources import DataObject
 from container.contract.errors import AgentError
-from container.formats import FramingError, RecordFormat
+from container.formats import FramingError
 from container.system import processes
 from container.system.files import replace
 from container.system.locations import LocationError, local_path
@@ -133,46 +134,24 @@ def _staged(folder: Path) -> Iterator[Path]:
 def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
     """Assign an object's records to the files in turn. Return the number of records in each file."""
     shards = len(files)
-    framing: formats.Framing | None = None
-    record_format: RecordFormat | None = None
-    number = offset = 0
-    rest = b""
+    number = 0
     with sources.open(item) as stream:
-        while chunk := stream.read(_CHUNK):
-            data = rest + chunk
-            if framing is None:
-                record_format = formats.recognise(data[:_HEAD])
-                if record_format is None:
-                    raise AgentError(
-                        f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text."
-                    )
-                framing = formats.framing(record_format)
-            ends: list[int] = []
-            try:
-                framing.hop(data, 0, len(data), ends)
-            except FramingError as error:
-                raise _damaged(item, error, number, offset) from None
-            begins = [0, *ends]
-            for shard, file in enumerate(files):
-                mine = range((shard - number) % shards, len(ends), shards)
-                file.write(b"".join([data[begins[index] : ends[index]] for index in mine]))
-            number += len(ends)
-            offset += begins[-1]
-            rest = data[begins[-1] :]
-    if rest and framing is not None:
+        head = stream.read(_CHUNK)
+        record_format = formats.recognise(head[:_HEAD])
+        if record_format is None:
+            raise AgentError(f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text.")
+        pieces = itertools.chain([head], iter(lambda: stream.read(_CHUNK), b""))
         try:
-            framing.last(rest, 0, len(rest))
+            for data, ends in formats.blocks(record_format, pieces):
+                begins = [0, *ends]
+                for shard, file in enumerate(files):
+                    mine = range((shard - number) % shards, len(ends), shards)
+                    file.write(b"".join([data[begins[index] : ends[index]] for index in mine]))
+                number += len(ends)
         except FramingError as error:
-            raise _damaged(item, error, number, offset) from None
-        files[number % shards].write(rest + b"\n")  # a last line without a line break
-        number += 1
+            where = f"record {error.count + 1:,} at byte {error.position:,}"
+            raise AgentError(f"{item.uri!r}: {where}: {error.cause}.") from None
     return [len(range(shard, number, shards)) for shard in range(shards)]
-
-
-def _damaged(item: DataObject, error: FramingError, number: int, offset: int) -> AgentError:
-    return AgentError(
-        f"{item.uri!r}: record {number + error.count + 1:,} at byte {offset + error.position:,}: {error.cause}."
-    )
 
 
 def _write_manifest(folder: Path, names: list[str]) -> None:
