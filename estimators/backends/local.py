@@ -107,11 +107,6 @@ def piped(spec: TrainingJobSpec) -> list[str]:
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "Pipe"]
 
 
-def has_pipes(spec: TrainingJobSpec) -> bool:
-    """Return whether a channel is in Pipe mode."""
-    return bool(piped(spec))
-
-
 def readers_per_host(spec: TrainingJobSpec) -> int:
     """Return the number of processes on a host that read the channels. Each process has its own FIFOs."""
     return spec.strategy.ranks_per_host if spec.strategy is not None else 1

@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -53,6 +53,25 @@ class _PathOf:
 
     def __get__(self, record: JobRecord, owner: type[JobRecord]) -> Path:
         return record.path / self._name
+
+
+def published(staged: Path, name: str, taken: Callable[[Path], Exception]) -> Path:
+    """Move a staged record to its final path, atomically. Return the path.
+
+    Args:
+        staged: The folder of the record.
+        name: The name of the record.
+        taken: Returns the error for a path that another record has.
+    """
+    path = staged.with_name(name)
+    with explained(path, "create"):
+        try:
+            os.rename(staged, path)  # fails if the name has a record, which is never empty
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise taken(path) from None
+            raise
+    return path
 
 
 class JobRecord:
@@ -151,15 +170,7 @@ class JobRecord:
             JobExistsError: the name is already used. The record has not been moved.
             RecordError: the folder cannot be written.
         """
-        path = self.path.with_name(name)
-        with explained(path, "create"):
-            try:
-                os.rename(self.path, path)  # fails if the name has a record, which is never empty
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise _taken(path) from None
-                raise
-        self.path = path
+        self.path = published(self.path, name, _taken)
 
     @classmethod
     def open(cls, name: str, home: str | Path | None = None) -> JobRecord:

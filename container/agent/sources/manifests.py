@@ -10,12 +10,12 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from container.contract.names import nearest
+from container.contract.names import is_text, nearest
 
 #: Suffix of the names of attributes whose value is an object's URI. The object's content is read instead of the URI.
 REFERENCE = "-ref"
 
-#: The problem of a text for which :func:`_is_text` returns False.
+#: The problem of a text for which :func:`is_text` returns False.
 _NO_TEXT = r"has half of a surrogate pair (\ud800 to \udfff), which is not a character"
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
@@ -116,23 +116,11 @@ def key_problem(key: str) -> str | None:
         return "begins or ends with a slash, or contains '//': a file cannot have that name"
     if "." in parts or ".." in parts:
         return "has '.' or '..' as a part, and could lead out of the channel's folder"
-    if not _is_text(key):
+    if not is_text(key, "surrogateescape"):
         return _NO_TEXT
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
         return "has a part of more than 255 bytes, which no file's name can have"
     return None
-
-
-def _is_text(text: str, errors: str = "surrogateescape") -> bool:
-    """Return whether a text can be encoded. JSON can contain half of a surrogate pair, for example of a cut emoji.
-
-    By default, the text may contain the characters that represent those bytes of a file's name that are not UTF-8.
-    """
-    try:
-        text.encode("utf-8", errors)
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _unreadable(error: ValueError | RecursionError) -> str:
@@ -149,7 +137,7 @@ def _prefix(line: int, value: object) -> str:
         if name != "prefix":
             raise ListingError(line, f"unknown key {name!r}; the first entry is {example}")
     prefix: str = value["prefix"]
-    if not _is_text(prefix):
+    if not is_text(prefix, "surrogateescape"):
         raise ListingError(line, f"prefix {prefix!r} {_NO_TEXT}")
     if not prefix.startswith(("s3://", "file:///", "/")):
         raise ListingError(line, f"prefix {prefix!r} must begin with s3://, file:/// or /")
@@ -227,7 +215,7 @@ def _attribute(line: int, name: str, values: dict[str, object]) -> Attribute:
         raise ListingError(line, f"attribute {name!r} is missing.{hint}")
     value = values[name]
     text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
-    if not _is_text(text, "surrogateescape" if name.endswith(REFERENCE) else "strict"):
+    if not is_text(text, "surrogateescape" if name.endswith(REFERENCE) else "strict"):
         raise ListingError(line, f"attribute {name!r} {_NO_TEXT}")
     if name.endswith(REFERENCE):
         if not isinstance(value, str) or not value.startswith(("s3://", "file:///", "/")):
