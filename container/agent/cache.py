@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from container.agent.sources.base import DataObject
@@ -145,7 +145,7 @@ def trim(root: Path, keep: int) -> int:
     found: list[tuple[int, int, str]] = []
     freed = total = 0
     now = time.time()
-    for path in _files(root):
+    for path in (os.path.join(parent, name) for parent, _, names in os.walk(root) for name in names):
         try:
             status = os.stat(path)
         except OSError:
@@ -164,12 +164,6 @@ def trim(root: Path, keep: int) -> int:
             total -= size
             freed += size
     return freed
-
-
-def _files(root: Path) -> Iterable[str]:
-    for parent, _, names in os.walk(root):
-        for name in names:
-            yield os.path.join(parent, name)
 
 
 def _remove_abandoned(path: str) -> bool:
