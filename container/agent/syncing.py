@@ -216,6 +216,8 @@ class Uploader:
         what: Description of the files, for messages.
     """
 
+    _follow = True  # whether to upload the targets of links instead of the links
+
     def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell, what: str = _CHECKPOINTS) -> None:
         self._folder = folder
         self._prefix = uri.rstrip("/") + "/"
@@ -362,17 +364,25 @@ class Uploader:
                 target.write(chunk)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Return all files that may be uploaded. Each manifest follows the files that it lists."""
-        return self._walk(follow=True)
+        """Return all files that may be uploaded.
 
-    def _walk(self, *, follow: bool) -> list[tuple[str, os.stat_result]]:
+        Manifests come after the files that they list. Links to folders come after these folders.
+        """
         found = []
-        for name, status in saved.walk(str(self._folder), follow=follow):
+        for name, status in saved.walk(str(self._folder), follow=self._follow):
             if status is None:
                 self._skip(name)
             else:
                 found.append((name, status))
-        return _sorted(found)
+        return sorted(
+            found,
+            key=lambda item: (
+                stat.S_ISLNK(item[1].st_mode),
+                item[0].partition("/")[0],
+                item[0].endswith(saved.MANIFEST),
+                item[0],
+            ),
+        )
 
     def _skip(self, name: str) -> None:
         if name not in self._warned:
@@ -401,6 +411,8 @@ class Sender(Uploader):
         restored: The files that the supervisor sent to the host, as :func:`saved.files_below` returns them. Ranks may
             have changed these files already.
     """
+
+    _follow = False
 
     def __init__(self, folder: Path, *, host: str, restored: Mapping[str, tuple[int, int]]) -> None:
         super().__init__(folder, "", host=host, tell=self._say)
@@ -434,9 +446,6 @@ class Sender(Uploader):
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
 
-    def _files(self) -> list[tuple[str, os.stat_result]]:
-        return self._walk(follow=False)
-
     def _upload(self, name: str) -> None:
         path = os.path.join(self._folder, name)
         try:
@@ -460,22 +469,6 @@ class Sender(Uploader):
             self._out.write(encode({"op": "data"}, chunk))
         changed = _identity(os.fstat(file.fileno())) != _identity(status)
         self._out.write(encode({"op": "torn" if changed else "whole"}))
-
-
-def _sorted(found: Iterable[tuple[str, os.stat_result]]) -> list[tuple[str, os.stat_result]]:
-    """Sort files for the upload.
-
-    Manifests come after the files that they list. Links to folders come after these folders.
-    """
-    return sorted(
-        found,
-        key=lambda item: (
-            stat.S_ISLNK(item[1].st_mode),
-            item[0].partition("/")[0],
-            item[0].endswith(saved.MANIFEST),
-            item[0],
-        ),
-    )
 
 
 @contextlib.contextmanager

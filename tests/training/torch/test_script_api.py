@@ -192,6 +192,19 @@ assert "tensorflow" not in sys.modules
 # --- checkpoints ---
 
 
+def test_a_stream_that_is_used_up_is_named() -> None:
+    class Once(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        left = iter(range(10))
+
+        def __iter__(self) -> Any:
+            return self.left
+
+    loader = TorchLoader(Once(), Rank(0, 1), global_batch_size=4)
+    assert [len(batch) for batch in loader] == [4, 4, 2]
+    with pytest.raises(ValueError, match=r"no records in epoch 1\. Each call of its __iter__ must return a new"):
+        list(loader)
+
+
 def trained(seed: int, steps: int = 3) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
