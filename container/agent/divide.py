@@ -139,7 +139,10 @@ def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
         head = stream.read(_CHUNK)
         record_format = formats.recognise(head[:_HEAD])
         if record_format is None:
-            raise AgentError(f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text.")
+            raise AgentError(
+                f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text. Unpack a "
+                "compressed file first."
+            )
         pieces = itertools.chain([head], iter(lambda: stream.read(_CHUNK), b""))
         try:
             for data, ends in formats.blocks(record_format, pieces):
