@@ -17,6 +17,8 @@ REFERENCE = "-ref"
 
 #: The problem of a text for which :func:`is_text` returns False.
 _NO_TEXT = r"has half of a surrogate pair (\ud800 to \udfff), which is not a character"
+#: The problem of JSON that Python cannot parse, although its syntax is correct.
+_UNREADABLE = "bad JSON: it is nested too deeply, or a number has too many digits"
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -123,12 +125,6 @@ def key_problem(key: str) -> str | None:
     return None
 
 
-def _unreadable(error: ValueError | RecursionError) -> str:
-    """Return why JSON cannot be parsed, although its syntax is correct."""
-    reason = "it is nested too deeply" if isinstance(error, RecursionError) else "a number has too many digits"
-    return f"bad JSON: {reason}"
-
-
 def _prefix(line: int, value: object) -> str:
     example = '{"prefix": "s3://bucket/prefix/"}'
     if not isinstance(value, dict) or not isinstance(value.get("prefix"), str):
@@ -175,8 +171,8 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
             value, end = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             raise ListingError(error.lineno, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except (RecursionError, ValueError) as error:
-            raise ListingError(line_of(place), _unreadable(error)) from None
+        except (RecursionError, ValueError):
+            raise ListingError(line_of(place), _UNREADABLE) from None
         yield line_of(place), value
         place = skip(end)
     rest = skip(place + 1)
@@ -201,8 +197,8 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
             values = json.loads(text)
         except json.JSONDecodeError as error:
             raise ListingError(number, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except (RecursionError, ValueError) as error:
-            raise ListingError(number, _unreadable(error)) from None
+        except (RecursionError, ValueError):
+            raise ListingError(number, _UNREADABLE) from None
         if not isinstance(values, dict):
             raise ListingError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
         yield AugmentedEntry(number, tuple(_attribute(number, name, values) for name in names))

@@ -91,7 +91,7 @@ def test_a_manifest(tmp_path: Path, data: dict[str, bytes]) -> None:
         ('[{"prefix": "s3://b/"}]', "lists no objects"),
         ("[]", "it is empty"),
         ('[{"prefix": "s3://b/"},\n"cut \\ud83d"]', "line 2: entry .* half of a surrogate pair"),
-        (f'[{{"prefix": "s3://b/"}}, {"9" * 5000}]', "line 1: bad JSON: a number has too many digits"),
+        (f'[{{"prefix": "s3://b/"}}, {"9" * 5000}]', r"line 1: bad JSON: .* a number has too many digits"),
     ],
 )
 def test_manifests_that_are_wrong(text: str, message: str) -> None:
@@ -104,7 +104,7 @@ def test_manifests_that_are_wrong(text: str, message: str) -> None:
     [
         (r'"an emoji cut in two: \ud83d"', "line 2: attribute 'text' has half of a surrogate pair"),
         (r'["\udcff"]', "line 2: attribute 'text' has half of a surrogate pair"),
-        ("9" * 5000, "line 2: bad JSON: a number has too many digits"),
+        ("9" * 5000, r"line 2: bad JSON: .* a number has too many digits"),
     ],
 )
 def test_augmented_manifests_that_are_wrong(value: str, message: str) -> None:
