@@ -29,10 +29,12 @@ invalid.
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from container.agent.words import Words
 from container.contract.errors import AgentError
 
 _USAGE = (
@@ -40,60 +42,47 @@ _USAGE = (
     "agent collect --base-dir DIR… --output DIR"
 )
 _OPTIONS = {"prepare": "--channels", "collect": "--output"}
+#: The modules of the commands that parse their own options.
+_MODULES = {
+    "check": "preflight",
+    "divide": "divide",
+    "host": "resident",
+    "mount": "mounting",
+    "notices": "notices",
+    "pipe": "pipes.serving",
+    "relay": "relay",
+    "sync": "syncing",
+}
 
 
 def main(argv: Sequence[str]) -> int:
     """Run one of the agent's commands and return its exit code."""
-    if argv and argv[0] == "pipe":
-        from container.agent.pipes import serving
-
-        return serving.main(argv[1:])
-    if argv and argv[0] == "divide":
-        from container.agent import divide
-
-        return divide.main(argv[1:])
-    if argv and argv[0] == "mount":
-        from container.agent import mounting
-
-        return mounting.main(argv[1:])
-    if argv and argv[0] == "relay":
-        from container.agent import relay
-
-        return relay.main(argv[1:])
-    if argv and argv[0] == "sync":
-        from container.agent import syncing
-
-        return syncing.main(argv[1:])
-    if argv and argv[0] == "notices":
-        from container.agent import notices
-
-        return notices.main(argv[1:])
-    if argv and argv[0] == "host":
-        from container.agent import resident
-
-        return resident.main(argv[1:])
-    if list(argv) == ["check"]:
-        from container.agent import preflight
-
-        return preflight.main()
+    command = argv[0] if argv else ""
+    if command in _MODULES:
+        program = importlib.import_module(f"{__name__}.{_MODULES[command]}")
+        return int(program.main(argv[1:]))
     try:
-        everybody = list(argv[:1]) == ["prepare"] and "--everybody" in argv
-        words, place = _take_place([word for word in argv if not (everybody and word == "--everybody")])
-        command, base_dirs, value = _parse(words)
+        if command not in _OPTIONS:
+            raise ValueError(f"the agent has no command {command!r}")
+        of_prepare = command == "prepare"
+        numbers, flags = (("--number", "--hosts"), ("--everybody",)) if of_prepare else ((), ())
+        words = Words(argv[1:], ("--base-dir", _OPTIONS[command], *numbers), flags)
+        trees = [Path(base_dir) for base_dir in words.all("--base-dir")]
+        value = words.one(_OPTIONS[command])
+        place = (int(words.one("--number")), int(words.one("--hosts"))) if "--number" in words else None
     except ValueError as error:
         print(f"{error}; {_USAGE}", file=sys.stderr)
         return 2
     try:
-        if command == "prepare":
+        if of_prepare:
             from container.agent import channels
 
             wanted = channels.read_channels(Path(value))
-            trees = [Path(base_dir) for base_dir in base_dirs]
-            channels.prepare(trees, wanted, tell=_tell, everybody=everybody, place=place)
+            channels.prepare(trees, wanted, tell=_tell, everybody="--everybody" in words, place=place)
         else:
             from container.agent import artifacts
 
-            artifacts.collect([Path(base_dir) for base_dir in base_dirs], value, tell=_tell)
+            artifacts.collect(trees, value, tell=_tell)
     except AgentError as error:
         sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr)
@@ -104,46 +93,3 @@ def main(argv: Sequence[str]) -> int:
 def _tell(line: bytes) -> None:
     sys.stdout.buffer.write(line)
     sys.stdout.buffer.flush()
-
-
-def _take_place(argv: Sequence[str]) -> tuple[list[str], tuple[int, int] | None]:
-    """Remove ``--number I --hosts N`` from the arguments of ``prepare``.
-
-    Returns:
-        The remaining arguments and the pair ``(I, N)``. The pair is None if an option is missing.
-    """
-    words = list(argv)
-    found = []
-    for option in ("--number", "--hosts"):
-        if words[:1] == ["prepare"] and option in words[:-1]:
-            at = words.index(option)
-            value = words[at + 1]
-            if not value.isdecimal():
-                raise ValueError(f"{option} must be a whole number, got {value!r}")
-            found.append(int(value))
-            del words[at : at + 2]
-    return words, (found[0], found[1]) if len(found) == 2 else None
-
-
-def _parse(argv: Sequence[str]) -> tuple[str, list[str], str]:
-    """Parse the command, the base directories and the value of the command's option.
-
-    The function does not use argparse, because importing argparse takes longer.
-    """
-    if not argv or argv[0] not in _OPTIONS:
-        raise ValueError(f"the agent has no command {argv[0] if argv else ''!r}")
-    command, rest = argv[0], list(argv[1:])
-    base_dirs: list[str] = []
-    values: list[str] = []
-    while rest:
-        option = rest.pop(0)
-        if option not in ("--base-dir", _OPTIONS[command]):
-            raise ValueError(f"agent {command} has no option {option!r}")
-        if not rest:
-            raise ValueError(f"{option} needs a value")
-        (base_dirs if option == "--base-dir" else values).append(rest.pop(0))
-    if not base_dirs:
-        raise ValueError("--base-dir is missing")
-    if len(values) != 1:
-        raise ValueError(f"{_OPTIONS[command]} must be given once")
-    return command, base_dirs, values[0]

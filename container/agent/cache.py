@@ -16,7 +16,7 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from container.agent.sources.base import DataObject
@@ -73,6 +73,12 @@ class CacheEntry:
     def partial(self) -> Path:
         """Return the path of the file that the object is downloaded into."""
         return self.path.with_name(self.path.name + _PARTIAL)
+
+    def received(self) -> int:
+        """Return the number of bytes that an interrupted download has left."""
+        with contextlib.suppress(OSError):
+            return min(self.partial.stat().st_size, self.item.size)
+        return 0
 
     def complete(self) -> bool:
         """Return whether the entry is complete and unchanged. If so, record the current time as the time of the entry's
@@ -139,7 +145,7 @@ def trim(root: Path, keep: int) -> int:
     found: list[tuple[int, int, str]] = []
     freed = total = 0
     now = time.time()
-    for path in _files(root):
+    for path in (os.path.join(parent, name) for parent, _, names in os.walk(root) for name in names):
         try:
             status = os.stat(path)
         except OSError:
@@ -158,12 +164,6 @@ def trim(root: Path, keep: int) -> int:
             total -= size
             freed += size
     return freed
-
-
-def _files(root: Path) -> Iterable[str]:
-    for parent, _, names in os.walk(root):
-        for name in names:
-            yield os.path.join(parent, name)
 
 
 def _remove_abandoned(path: str) -> bool:

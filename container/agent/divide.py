@@ -8,10 +8,13 @@ them are complete.
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import itertools
 import os
 import shutil
+import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -19,7 +22,8 @@ from container import formats
 from container.agent import sources
 from container.agent.sources import DataObject
 from container.contract.errors import AgentError
-from container.formats import FramingError, RecordFormat
+from container.formats import FramingError
+from container.system import processes
 from container.system.files import replace
 from container.system.locations import LocationError, local_path
 
@@ -41,6 +45,7 @@ def main(argv: Sequence[str]) -> int:
     if len(words) != 4 or words[2] != "--shards" or not words[3].isdecimal():
         print(f"usage: python -m container {USAGE}", file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # so that incomplete files are removed, as after Ctrl-C
     try:
         counts, size = divide(words[0], words[1], int(words[3]), manifest="--manifest" in argv)
     except AgentError as error:
@@ -76,79 +81,80 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         raise AgentError(f"{target!r}: the target must be a folder of this machine: {error}") from None
     name = Path(item.key or item.uri)
     names = [f"{name.stem}-{number:05d}-of-{shards:05d}{name.suffix}" for number in range(shards)]
-    staged = folder / f".dividing-{os.getpid()}"
+    processes.allow_open_files(shards + 64)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        there = next((path for path in (folder / part for part in names) if path.exists()), None)
-        if there is not None:
-            raise AgentError(f"{there} exists already: remove it, or give another folder.")
-        staged.mkdir()
-        moved: list[Path] = []
-        try:
-            with contextlib.ExitStack() as stack:
-                files = [stack.enter_context(open(staged / part, "wb")) for part in names]
-                counts = _deal(item, files)
-            for part in names:
-                os.replace(staged / part, folder / part)
-                moved.append(folder / part)
-            if manifest:
-                _write_manifest(folder, names)
-        except BaseException:
-            for path in moved:  # otherwise they would be in the way of the next attempt
-                with contextlib.suppress(OSError):
-                    path.unlink()
-            raise
-        finally:
-            shutil.rmtree(staged, ignore_errors=True)
+        with _staged(folder) as staged:
+            there = next((path for path in (folder / part for part in names) if path.exists()), None)
+            if there is not None:
+                raise AgentError(f"{there} exists already: remove it, or give another folder.")
+            moved: list[Path] = []
+            try:
+                with contextlib.ExitStack() as stack:
+                    files = [stack.enter_context(open(staged / part, "wb")) for part in names]
+                    counts = _deal(item, files)
+                for part in names:
+                    os.replace(staged / part, folder / part)
+                    moved.append(folder / part)
+                if manifest:
+                    _write_manifest(folder, names)
+            except BaseException:
+                for path in moved:  # otherwise they would be in the way of the next attempt
+                    with contextlib.suppress(OSError):
+                        path.unlink()
+                raise
     except OSError as error:
         path = error.filename2 or error.filename or folder
         raise AgentError(f"{path}: the parts cannot be written: {error.strerror}.") from error
     return counts, item.size
 
 
+@contextlib.contextmanager
+def _staged(folder: Path) -> Iterator[Path]:
+    """Yield a new folder for incomplete files, in the given folder. The new folder is removed at the end.
+
+    Incomplete files of an earlier run that was killed are removed first, because a channel would contain them. While
+    another run divides a file into the same folder, wait for its end.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):  # some file systems have no locks
+            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        staged = folder / ".dividing"
+        shutil.rmtree(staged, ignore_errors=True)
+        staged.mkdir()
+        try:
+            yield staged
+        finally:
+            shutil.rmtree(staged, ignore_errors=True)
+    finally:
+        os.close(descriptor)
+
+
 def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:
     """Assign an object's records to the files in turn. Return the number of records in each file."""
     shards = len(files)
-    framing: formats.Framing | None = None
-    record_format: RecordFormat | None = None
-    number = offset = 0
-    rest = b""
+    number = 0
     with sources.open(item) as stream:
-        while chunk := stream.read(_CHUNK):
-            data = rest + chunk
-            if framing is None:
-                record_format = formats.recognise(data[:_HEAD])
-                if record_format is None:
-                    raise AgentError(
-                        f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text."
-                    )
-                framing = formats.framing(record_format)
-            ends: list[int] = []
-            try:
-                framing.hop(data, 0, len(data), ends)
-            except FramingError as error:
-                raise _damaged(item, error, number, offset) from None
-            begins = [0, *ends]
-            for shard, file in enumerate(files):
-                mine = range((shard - number) % shards, len(ends), shards)
-                file.write(b"".join([data[begins[index] : ends[index]] for index in mine]))
-            number += len(ends)
-            offset += begins[-1]
-            rest = data[begins[-1] :]
-    if rest and framing is not None:
+        head = stream.read(_CHUNK)
+        record_format = formats.recognise(head[:_HEAD])
+        if record_format is None:
+            raise AgentError(
+                f"{item.uri!r} cannot be divided, because its format is not TFRecord, RecordIO or text. Unpack a "
+                "compressed file first."
+            )
+        pieces = itertools.chain([head], iter(lambda: stream.read(_CHUNK), b""))
         try:
-            framing.last(rest, 0, len(rest))
+            for data, ends in formats.blocks(record_format, pieces):
+                begins = [0, *ends]
+                for shard, file in enumerate(files):
+                    mine = range((shard - number) % shards, len(ends), shards)
+                    file.write(b"".join([data[begins[index] : ends[index]] for index in mine]))
+                number += len(ends)
         except FramingError as error:
-            raise _damaged(item, error, number, offset) from None
-        files[number % shards].write(rest + b"\n")  # a last line without a line break
-        number += 1
+            where = f"record {error.count + 1:,} at byte {error.position:,}"
+            raise AgentError(f"{item.uri!r}: {where}: {error.cause}.") from None
     return [len(range(shard, number, shards)) for shard in range(shards)]
-
-
-def _damaged(item: DataObject, error: FramingError, number: int, offset: int) -> AgentError:
-    return AgentError(
-        f"{item.uri!r}: record {number + error.count + 1:,} at byte {offset + error.position:,}: {error.cause}."
-    )
 
 
 def _write_manifest(folder: Path, names: list[str]) -> None:

@@ -28,16 +28,13 @@ _SPARE = 256 << 20
 _MD5 = re.compile(r"[0-9a-f]{32}")
 
 
-def download(
-    items: Sequence[DataObject], root: Path, bar: ProgressBar | None = None, *, workers: int = WORKERS
-) -> dict[str, cache.CacheEntry]:
+def download(items: Sequence[DataObject], root: Path, bar: ProgressBar | None = None) -> dict[str, cache.CacheEntry]:
     """Download the objects that are not in the cache yet.
 
     Args:
         items: The objects.
         root: The cache's folder.
         bar: The progress bar to advance, or None.
-        workers: Number of parallel downloads.
 
     Returns:
         A dict of the complete entries by the objects' URIs.
@@ -60,9 +57,9 @@ def download(
                 missing.append(place)
     if not missing:
         return places
-    _check_room(root, sum(place.item.size for place in missing))
+    _check_room(root, sum(place.item.size - place.received() for place in missing))
     downloads = _Downloads(bar)
-    with concurrent.futures.ThreadPoolExecutor(min(workers, len(missing)), thread_name_prefix="download") as pool:
+    with concurrent.futures.ThreadPoolExecutor(min(WORKERS, len(missing)), thread_name_prefix="download") as pool:
         futures = [pool.submit(downloads.bring, place) for place in missing]
         try:
             for future in concurrent.futures.as_completed(futures):

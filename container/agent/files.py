@@ -55,6 +55,7 @@ def prepare(
             fleetfit did not create.
         OSError: the trees cannot be written.
     """
+    limit = cache.limit()  # an error is raised before the download
     whole = channel.data_type is DataType.PREFIX and channel.distribution is DataDistribution.REPLICATED
     if whole and not is_s3(channel.uri):
         if channel.mode is InputMode.FAST_FILE:
@@ -80,7 +81,7 @@ def prepare(
         copies += _fill(folder, part, folders, entries, channel)
     _copy_all(copies, channel, hosts, tell, everybody=everybody)
     if entries:
-        cache.trim(cache.folder(), cache.limit())
+        cache.trim(cache.folder(), limit)
 
 
 def share(channel: HostChannel, items: Sequence[DataObject], hosts: int) -> list[tuple[DataObject, ...]]:

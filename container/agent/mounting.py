@@ -21,6 +21,7 @@ from pathlib import Path
 
 from container.agent import sources
 from container.agent.files import check_keys, fill, share
+from container.agent.words import Words
 from container.contract.channels import HostChannel, InputMode
 from container.contract.errors import AgentError
 from container.contract.layout import MLTree
@@ -43,12 +44,14 @@ def main(argv: Sequence[str]) -> int:
     from container.agent.channels import read_channels
 
     try:
-        base_dirs, file, mounts, everybody = _parse(argv)
+        words = Words(argv, ("--base-dir", "--channels", "--mounts"), ("--everybody",))
+        base_dirs = [Path(base_dir) for base_dir in words.all("--base-dir")]
+        file, mounts = Path(words.one("--channels")), Path(words.one("--mounts"))
     except ValueError as error:
         print(f"{error}; usage: {USAGE}", file=sys.stderr)
         return 2
     try:
-        with Mounts(mounts, everybody=everybody) as mounted:
+        with Mounts(mounts, everybody="--everybody" in words) as mounted:
             for channel in read_channels(file):
                 if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
                     prepare(channel, base_dirs, mounted)
@@ -214,20 +217,3 @@ def _environment() -> dict[str, str]:
     }
     kept = {name: value for name, value in os.environ.items() if not name.startswith("RCLONE_")}
     return {**kept, **{f"RCLONE_CONFIG_SOURCE_{name}": value for name, value in settings.items()}}
-
-
-def _parse(argv: Sequence[str]) -> tuple[list[Path], Path, Path, bool]:
-    base_dirs: list[Path] = []
-    values: dict[str, Path] = {}
-    rest = [word for word in argv if word != "--everybody"]
-    while rest:
-        option = rest.pop(0)
-        if option not in ("--base-dir", "--channels", "--mounts") or not rest:
-            raise ValueError(f"agent mount has no option {option!r}, or it needs a value")
-        if option == "--base-dir":
-            base_dirs.append(Path(rest.pop(0)))
-        else:
-            values[option] = Path(rest.pop(0))
-    if not base_dirs or len(values) != 2:
-        raise ValueError("--base-dir, --channels and --mounts are needed")
-    return base_dirs, values["--channels"], values["--mounts"], "--everybody" in argv

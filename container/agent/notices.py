@@ -21,6 +21,8 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from container.agent.words import Words
+
 #: How long a token is valid, and the time limit for a response, in seconds.
 _TOKEN_S, _TIMEOUT_S = 21_600, 2.0
 _TOKEN = "/latest/api/token"
@@ -139,12 +141,13 @@ def main(argv: Sequence[str]) -> int:
     Returns:
         0 on success. 2 if the command line is invalid.
     """
-    options = dict(zip(argv[::2], argv[1::2], strict=False))
-    if len(argv) % 2 or set(options) != {"--imds", "--every"}:
-        print("usage: python -m container agent notices --imds URL --every SECONDS", file=sys.stderr)
+    try:
+        words = Words(argv, ("--imds", "--every"))
+        url, every = words.one("--imds"), float(words.one("--every"))
+    except ValueError as error:
+        print(f"{error}; usage: python -m container agent notices --imds URL --every SECONDS", file=sys.stderr)
         return 2
-    every = float(options["--every"])
-    notices = Notices(Metadata(options["--imds"]))
+    notices = Notices(Metadata(url))
     while True:
         for notice in notices.look(time.time()):
             print(json.dumps(notice), flush=True)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from container.agent import sources
+from container.agent import cache, sources
+from container.agent.s3 import stream
 from container.contract.channels import DataType, HostChannel, InputMode
 from container.contract.errors import AgentError, ConfigurationError
 from container.system.locations import is_s3
@@ -21,7 +22,7 @@ from container.system.locations import is_s3
 _ENTRIES = 1000
 
 
-def main() -> int:
+def main(argv: Sequence[str] = ()) -> int:
     """Check the data that standard input names as JSON: ``{"channels": {…}, "writes": {argument: URI}}``.
 
     Returns:
@@ -52,6 +53,9 @@ def check_channels(channels: Iterable[HostChannel]) -> None:
 
 
 def _check_channel(channel: HostChannel) -> None:
+    cache.limit()  # raises an error for an invalid environment variable
+    if is_s3(channel.uri):
+        stream.connections()
     if channel.mode is InputMode.FAST_FILE and is_s3(channel.uri):
         from container.agent import mounting
 

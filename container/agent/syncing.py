@@ -30,11 +30,12 @@ import select
 import stat
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from container.agent import sources
 from container.agent.progress import ProgressBar, Tell, size, warn
 from container.agent.sources.base import DataObject, SourceError
+from container.agent.words import Words
 from container.contract.errors import AgentError
 from container.contract.frames import encode
 from container.contract.messages import MessageError, decode
@@ -61,7 +62,14 @@ def main(argv: Sequence[str]) -> int:
         0 on success. 1 if a file could not be transferred. 2 if the command line is invalid.
     """
     try:
-        direction, folder, uri, host, every, what = _parse(argv)
+        direction = argv[0] if argv else ""
+        if direction not in ("down", "up", "out"):
+            raise ValueError(f"agent sync needs 'down', 'up' or 'out', got {direction!r}")
+        words = Words(argv[1:], ("--dir", "--uri", "--host", "--every", "--what"))
+        folder, host = Path(words.one("--dir")), words.one("--host")
+        uri = words.one("--uri", "" if direction == "out" else None)
+        every = _seconds(words.one("--every", os.environ.get(EVERY) or str(_EVERY_S)))
+        what = words.one("--what", _CHECKPOINTS)
     except ValueError as error:
         print(f"{error}; usage: {USAGE}", file=sys.stderr)
         return 2
@@ -102,6 +110,7 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     items = [item for item in items if not item.key.endswith("/")]
     keys = {item.key for item in items}
     labels = _labels(items)
+    replaced = _replaced(items)
     wanted: list[DataObject] = []
     for item in items:
         top, _, rest = item.key.partition("/")
@@ -111,6 +120,9 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
         if rest and saved.CHECKPOINT.fullmatch(top) and f"{top}/{saved.MANIFEST}" not in keys:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
                 warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
+            continue
+        if item.key in replaced:
+            warn(tell, host, f"{prefix}{item.key} is not restored: the newer {prefix}{replaced[item.key]} replaces it.")
             continue
         target = folder / item.key
         if not (target.is_file() and target.stat().st_size == item.size):
@@ -136,6 +148,22 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     bar.end(f"{len(wanted):,} files, {size(sum(item.size for item in wanted))} from {uri} in {bar.elapsed:.1f} s")
 
 
+def _replaced(items: Sequence[DataObject]) -> dict[str, str]:
+    """Return the keys of newer objects by the keys of the objects that they replace.
+
+    A file that was replaced by a folder, or a folder that was replaced by a file, is still in S3. Both cannot exist in
+    the folder of checkpoints.
+    """
+    there = {item.key: item for item in items}
+    found = {}
+    for item in items:
+        for above in map(str, PurePosixPath(item.key).parents):
+            if above in there:
+                older, newer = sorted((there[above], item), key=lambda each: each.modified or 0.0)
+                found[older.key] = newer.key
+    return found
+
+
 def _labels(items: Sequence[DataObject]) -> dict[str, str]:
     """Return the checkpoint that each label refers to. A label is a link in the folder of checkpoints.
 
@@ -158,7 +186,7 @@ def _fetch(item: DataObject, target: Path, bar: ProgressBar) -> None:
     """Download an object. The file gets the object's modification time, so that later changes of the file can be
     detected.
     """
-    partial = target.with_name(f".{target.name}.partial")
+    partial = target.with_name(".restored.partial")  # the target's own name may already have the maximum length
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with sources.open(item) as stream, open(partial, "wb", buffering=0) as file:
@@ -187,6 +215,8 @@ class Uploader:
         tell: Receives the lines of messages.
         what: Description of the files, for messages.
     """
+
+    _follow = True  # whether to upload the targets of links instead of the links
 
     def __init__(self, folder: Path, uri: str, *, host: str, tell: Tell, what: str = _CHECKPOINTS) -> None:
         self._folder = folder
@@ -334,17 +364,25 @@ class Uploader:
                 target.write(chunk)
 
     def _files(self) -> list[tuple[str, os.stat_result]]:
-        """Return all files that may be uploaded. Each manifest follows the files that it lists."""
-        return self._walk(follow=True)
+        """Return all files that may be uploaded.
 
-    def _walk(self, *, follow: bool) -> list[tuple[str, os.stat_result]]:
+        Manifests come after the files that they list. Links to folders come after these folders.
+        """
         found = []
-        for name, status in saved.walk(str(self._folder), follow=follow):
+        for name, status in saved.walk(str(self._folder), follow=self._follow):
             if status is None:
                 self._skip(name)
             else:
                 found.append((name, status))
-        return _sorted(found)
+        return sorted(
+            found,
+            key=lambda item: (
+                stat.S_ISLNK(item[1].st_mode),
+                item[0].partition("/")[0],
+                item[0].endswith(saved.MANIFEST),
+                item[0],
+            ),
+        )
 
     def _skip(self, name: str) -> None:
         if name not in self._warned:
@@ -373,6 +411,8 @@ class Sender(Uploader):
         restored: The files that the supervisor sent to the host, as :func:`saved.files_below` returns them. Ranks may
             have changed these files already.
     """
+
+    _follow = False
 
     def __init__(self, folder: Path, *, host: str, restored: Mapping[str, tuple[int, int]]) -> None:
         super().__init__(folder, "", host=host, tell=self._say)
@@ -406,9 +446,6 @@ class Sender(Uploader):
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
 
-    def _files(self) -> list[tuple[str, os.stat_result]]:
-        return self._walk(follow=False)
-
     def _upload(self, name: str) -> None:
         path = os.path.join(self._folder, name)
         try:
@@ -432,22 +469,6 @@ class Sender(Uploader):
             self._out.write(encode({"op": "data"}, chunk))
         changed = _identity(os.fstat(file.fileno())) != _identity(status)
         self._out.write(encode({"op": "torn" if changed else "whole"}))
-
-
-def _sorted(found: Iterable[tuple[str, os.stat_result]]) -> list[tuple[str, os.stat_result]]:
-    """Sort files for the upload.
-
-    Manifests come after the files that they list. Links to folders come after these folders.
-    """
-    return sorted(
-        found,
-        key=lambda item: (
-            stat.S_ISLNK(item[1].st_mode),
-            item[0].partition("/")[0],
-            item[0].endswith(saved.MANIFEST),
-            item[0],
-        ),
-    )
 
 
 @contextlib.contextmanager
@@ -491,31 +512,11 @@ def _identity(status: os.stat_result) -> tuple[int, int, int]:
     return status.st_size, status.st_mtime_ns, status.st_ino
 
 
-def _parse(argv: Sequence[str]) -> tuple[str, Path, str, str, float, str]:
-    if not argv or argv[0] not in ("down", "up", "out"):
-        raise ValueError(f"agent sync needs 'down', 'up' or 'out', got {argv[0] if argv else ''!r}")
-    values: dict[str, str] = {}
-    rest = list(argv[1:])
-    while rest:
-        option = rest.pop(0)
-        if option not in ("--dir", "--uri", "--host", "--every", "--what") or not rest:
-            raise ValueError(f"agent sync has no option {option!r}, or it needs a value")
-        values[option] = rest.pop(0)
-    for option in ("--dir", "--host", *(("--uri",) if argv[0] != "out" else ())):
-        if option not in values:
-            raise ValueError(f"{option} is missing")
-    every = values.get("--every") or os.environ.get(EVERY) or _EVERY_S
+def _seconds(every: str) -> float:
     try:
         seconds = float(every)
     except ValueError:
         seconds = 0.0
     if not 0 < seconds < 1e6:
         raise ValueError(f"--every and {EVERY} must be a number of seconds above 0; got {every!r}")
-    return (
-        argv[0],
-        Path(values["--dir"]),
-        values.get("--uri", ""),
-        values["--host"],
-        seconds,
-        values.get("--what", _CHECKPOINTS),
-    )
+    return seconds

@@ -63,6 +63,7 @@ class CheckpointCallback:
         self._skip = 0  # batches of the epoch that were already finished when the epoch was resumed
         self._last_saved: int | None = None
         self._measured = False
+        self._unrated = False  # whether the message about a missing metric was printed
         self.restored: Restored | None = None
         self.model: Any = None
         self.params: dict[str, Any] = {}
@@ -146,6 +147,12 @@ class CheckpointCallback:
             return
         metrics = logs or {}
         rated = checkpointer.best is not None and checkpointer.best.metric in metrics
+        if checkpointer.best is not None and not rated and not self._unrated:
+            self._unrated = True
+            self._say(
+                f"epoch {epoch + 1} has no metric {checkpointer.best.metric!r}, so no checkpoint of this epoch can be "
+                f"the best. Its metrics are: {', '.join(metrics) or 'none'}"
+            )
         due = checkpointer.schedule.due(self._step, finished_epoch=epoch + 1) and self._may_save()
         # At the end, Keras may replace the weights by averages (use_ema); save now, while the training could be
         # continued.

@@ -361,7 +361,8 @@ class Checkpointer:
             CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
             CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
             DamagedCheckpointError: the checkpoint that ``which`` names is damaged.
-            FileNotFoundError: there is no checkpoint of that name.
+            FileNotFoundError: there is no checkpoint of that name, or ``which`` is "best" and no checkpoint has the
+                metric.
         """
         found = share(self.cluster, self._load(which) if self.cluster.rank == 0 else None)
         self._has_restored = True
@@ -470,7 +471,7 @@ class Checkpointer:
         for group, slots in groups.items():
             views = arenas[group].views
             for slot in slots:
-                np.copyto(views[slot.spec.name], slot.read(), casting="no")
+                np.copyto(views[slot.spec.name], slot.read(), casting="equiv")  # the byte order may differ
         return arenas
 
     def _load(self, which: str) -> Loaded | Refusal | None:

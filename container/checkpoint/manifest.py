@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import operator
 import zlib
 from collections.abc import Mapping
 from typing import Any
@@ -42,8 +43,13 @@ class Progress:
     def __post_init__(self) -> None:
         for name in ("epoch", "step", "batch"):
             value = getattr(self, name)
-            if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            try:
+                number = operator.index(value)
+            except TypeError:
+                number = -1
+            if number < 0 or isinstance(value, bool):
                 raise ValueError(f"{name} must be a whole number that is not negative, got {value!r}.")
+            object.__setattr__(self, name, number)  # JSON has no numbers of numpy, for example
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

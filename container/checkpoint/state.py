@@ -1,7 +1,7 @@
 """Read and assign the values that a checkpoint contains: the variables of a Keras model and its optimizer, or a mapping
 of arrays or variables.
 
-This module does not import TensorFlow. The functions work with objects of tf_keras and of Keras 3.
+This module imports neither TensorFlow nor PyTorch. The functions work with objects of tf_keras, Keras 3 and PyTorch.
 
 A saved value and a variable of a Keras model are matched by their position, because the numbers in Keras' names differ
 between processes. The shapes of both, and the names without the numbers, must be equal. A variable that a
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import abc
 import re
+import sys
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
@@ -24,6 +25,8 @@ from container.checkpoint.tensors import Spec
 Array = np.ndarray[Any, Any]
 
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?::0)?")
+#: PyTorch's types that numpy does not have -> numpy's types of the same size, as which their values are stored.
+_KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _INNER_NUMBER = re.compile(r"_\d+(?=_|$)")
 _NUMBER = re.compile(r"_\d+$")
 
@@ -101,8 +104,8 @@ class ArrayState:
     """The values of a mapping of names to variables or numpy arrays. A restore changes the arrays in place.
 
     Args:
-        arrays: The mapping. The mapping may also contain numbers and numpy scalars. A restore replaces these values in
-            the mapping.
+        arrays: The mapping. The mapping may also contain PyTorch tensors, numbers and numpy scalars. A restore changes
+            tensors in place, and replaces numbers and numpy scalars in the mapping.
     """
 
     def __init__(self, arrays: Mapping[str, Any]) -> None:
@@ -115,12 +118,12 @@ class ArrayState:
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
         """Return the slots of the arrays (see :class:`Saveable`)."""
-        return {
-            "arrays": [
-                _VariableSlot(name, [value]) if hasattr(value, "assign") else _ArraySlot(self._arrays, name)
-                for name, value in self._arrays.items()
-            ]
-        }
+        return {"arrays": [self._slot(name, value) for name, value in self._arrays.items()]}
+
+    def _slot(self, name: str, value: Any) -> ArraySlot:
+        if hasattr(value, "assign"):
+            return _VariableSlot(name, [value])
+        return TensorSlot(name, value) if hasattr(value, "detach") else _ArraySlot(self._arrays, name)
 
     def check(self, facts: Mapping[str, Any]) -> None:
         """Accept every checkpoint (see :class:`Saveable`)."""
@@ -141,6 +144,11 @@ class _ArraySlot(ArraySlot):
         value = self._arrays[self.spec.name]
         if isinstance(value, np.ndarray):
             value[...] = content
+        elif hasattr(value, "__array__") and not isinstance(value, np.generic):
+            raise TypeError(
+                f"{self.spec.name} cannot be restored: a {type(value).__qualname__} cannot be changed in place. Give a "
+                "numpy array or a variable."
+            )
         elif isinstance(self._arrays, MutableMapping):
             self._arrays[self.spec.name] = content.tolist() if isinstance(value, list) else type(value)(content[()])
         else:
@@ -148,6 +156,45 @@ class _ArraySlot(ArraySlot):
                 f"{self.spec.name}: a {type(value).__qualname__} cannot be restored into a read-only mapping. "
                 "Use a dict"
             )
+
+
+class TensorSlot(ArraySlot):
+    """A slot for a PyTorch tensor.
+
+    Args:
+        name: The name of the array.
+        tensor: The tensor.
+
+    Attributes:
+        kind: The name of the tensor's type.
+
+    Raises:
+        TypeError: the tensor is sparse.
+    """
+
+    def __init__(self, name: str, tensor: Any) -> None:
+        self.kind = str(tensor.dtype).removeprefix("torch.")
+        self._tensor = tensor
+        if str(tensor.layout) != "torch.strided":
+            raise TypeError(f"{name}: a sparse tensor cannot be saved in a checkpoint. Save {name}.to_dense().")
+        super().__init__(Spec(name, _KEPT_AS.get(self.kind, self.kind), tuple(tensor.shape)))
+
+    def read(self) -> Array:
+        whole = self._tensor.detach().cpu().contiguous()
+        if self.kind in _KEPT_AS:
+            whole = whole.view(getattr(sys.modules["torch"], self.spec.dtype))
+        return np.asarray(whole.numpy())
+
+    def assign(self, content: Array) -> None:
+        with sys.modules["torch"].no_grad():
+            self._tensor.copy_(tensor_of(content, self.kind))
+
+
+def tensor_of(array: Array, kind: str) -> Any:
+    """Return a saved array as a PyTorch tensor of the given type."""
+    torch = sys.modules["torch"]
+    tensor = torch.from_numpy(np.array(array, copy=True, order="C"))
+    return tensor.view(getattr(torch, kind)) if kind in _KEPT_AS else tensor
 
 
 class KerasState:
@@ -377,8 +424,6 @@ def _dtype_name(variable: Any) -> str:
 
 def _keras_of(model: Any) -> str | None:
     """Return the package that a model belongs to: ``"tf_keras"`` or ``"keras 3"``. Return None for any other object."""
-    import sys
-
     for kind in type(model).__mro__:
         package = kind.__module__.partition(".")[0]
         if package == "tf_keras":

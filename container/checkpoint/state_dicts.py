@@ -15,11 +15,8 @@ import numpy as np
 
 from container.checkpoint import state
 from container.checkpoint.errors import CheckpointMismatchError
-from container.checkpoint.state import Array, ArraySlot, Saveable
-from container.checkpoint.tensors import Spec
+from container.checkpoint.state import Array, ArraySlot, Saveable, TensorSlot, tensor_of
 
-#: torch's types that numpy does not have -> numpy's types of the same size, as which their values are stored.
-_KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _PLAIN = (bool, int, float, str, type(None))
 
 
@@ -58,8 +55,8 @@ class StateDicts:
         for name, value in objects.items():
             if not has_state(value):
                 raise TypeError(
-                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(). Pass such "
-                    "values as metadata=…"
+                    f"{name}: a {type(value).__qualname__} has no state_dict() and load_state_dict(). Pass "
+                    "numbers and texts as metadata=…, and make tensors the buffers of a module."
                 )
             if not isinstance(name, str) or not name.isidentifier():
                 raise TypeError(f"{name!r} cannot be the name of a part of a checkpoint: use letters, digits and _.")
@@ -84,7 +81,7 @@ class StateDicts:
         # mapping.
         self._described = {}
         for name, value in self._objects.items():
-            slots: dict[str, ArraySlot] = {}
+            slots: dict[str, TensorSlot] = {}
             self._described[name] = _described(value.state_dict(), name, slots)
             found[name] = list(slots.values())
         return found
@@ -176,7 +173,7 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
             )
 
 
-def _described(value: Any, path: str, slots: dict[str, ArraySlot]) -> Any:
+def _described(value: Any, path: str, slots: dict[str, TensorSlot]) -> Any:
     """Return the description of a value in JSON, and add the value's tensors to ``slots``."""
     if hasattr(value, "detach"):
         return _describe_tensor(value, path, slots)
@@ -199,43 +196,25 @@ def _items(value: Mapping[Any, Any], path: str) -> list[tuple[Any, Any]]:
     return list(value.items())
 
 
-class _TensorSlot(ArraySlot):
-    """A slot for a tensor of a ``state_dict``."""
-
-    def __init__(self, tensor: Any, spec: Spec) -> None:
-        super().__init__(spec)
-        self._tensor = tensor
-
-    def read(self) -> Array:
-        whole = self._tensor.detach().cpu().contiguous()
-        if str(whole.dtype).removeprefix("torch.") in _KEPT_AS:
-            whole = whole.view(getattr(sys.modules["torch"], self.spec.dtype))
-        return np.asarray(whole.numpy())
-
-    def assign(self, content: Array) -> None:  # never called: load_state_dict() loads the whole state
-        raise NotImplementedError("state_dicts are loaded as a whole")
-
-
-def _describe_tensor(tensor: Any, path: str, slots: dict[str, ArraySlot]) -> Any:
+def _describe_tensor(tensor: Any, path: str, slots: dict[str, TensorSlot]) -> Any:
     if hasattr(tensor, "placements") or "Sharded" in type(tensor).__name__:
         raise TypeError(
             f"{path} is sharded over the ranks. Give a full state_dict: use StateDictOptions(full_state_dict=True) "
             "of torch.distributed.checkpoint.state_dict. Alternatively, save with torch.distributed.checkpoint."
         )
-    kind = str(tensor.dtype).removeprefix("torch.")
-    slots[path] = _TensorSlot(tensor, Spec(path, _KEPT_AS.get(kind, kind), tuple(tensor.shape)))
-    return {"tensor": path, "dtype": kind}
+    while path in slots:  # for example the keys 1 and "1"
+        path += "'"
+    slots[path] = TensorSlot(path, tensor)
+    return {"tensor": path, "dtype": slots[path].kind}
 
 
 def _restored(description: Any, arrays: Mapping[str, Array]) -> Any:
     """Rebuild a value from its description and the saved arrays."""
-    torch = sys.modules["torch"]
     match description:
         case {"tensor": path, "dtype": kind}:
             if path not in arrays:
                 raise CheckpointMismatchError(f"the checkpoint lacks {path}.")
-            tensor = torch.from_numpy(np.array(arrays[path], copy=True, order="C"))
-            return tensor.view(getattr(torch, kind)) if kind in _KEPT_AS else tensor
+            return tensor_of(arrays[path], kind)
         case {"dict": items}:
             return {key: _restored(item, arrays) for key, item in items}
         case {"list": items}:

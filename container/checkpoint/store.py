@@ -178,12 +178,18 @@ class CheckpointStore:
         return self._first(lambda: (name for name, _ in reversed(self._named())))
 
     def read_best(self, best: retention.Best) -> Loaded | None:
-        """Read the best undamaged checkpoint. Return None if no checkpoint has the metric.
+        """Read the best undamaged checkpoint. Return None if there are no checkpoints.
 
         Raises:
+            FileNotFoundError: there are checkpoints, and none of them has a number for the metric.
             NoUsableCheckpointError: there are checkpoints with the metric, and all of them are damaged.
         """
-        return self._first(lambda: iter(best.rank(self.metrics())))
+        found = self._first(lambda: iter(best.rank(self.metrics())))
+        if found is None and (metrics := self.metrics()):
+            known = ", ".join(sorted({name for values in metrics.values() for name in values})) or "none"
+            text = f"no checkpoint has a number for the metric {best.metric!r}; metrics of the checkpoints: {known}"
+            raise FileNotFoundError(errno.ENOENT, text, self.directory)
+        return found
 
     def metrics(self) -> dict[str, Mapping[str, float]]:
         """Return the metrics of each checkpoint by the checkpoint's name, in the order of saving.

@@ -43,6 +43,20 @@ def shown(value: Any) -> str:
     return cut(text, _SHOWN)
 
 
+def is_text(text: str, errors: str = "strict") -> bool:
+    """Return whether a text can be encoded as UTF-8.
+
+    Half of a surrogate pair cannot be encoded, for example that of an emoji that was cut in two. With the ``errors``
+    "surrogateescape", the text may contain the characters that represent those bytes of a file's name that are not
+    UTF-8.
+    """
+    try:
+        text.encode("utf-8", errors)
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def cut(text: str, size: int) -> str:
     """Return a text unchanged if it has at most ``size`` characters. Otherwise return its first ``size`` characters and
     a mark.

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from container.contract.errors import ConfigurationError
-from container.contract.names import shown, unknown
+from container.contract.names import is_text, shown, unknown
 
 #: A rule is a function. Its arguments are the option's name, which error messages show, and the value to check. It
 #: returns the value that the field gets, or raises ConfigurationError.
@@ -175,11 +175,9 @@ def passable(where: str, value: str, most: int | None = _MAX_TEXT) -> str:
     """
     if "\0" in value:
         raise ConfigurationError(f"{where}: a NUL character cannot be passed to a process; got {shown(value)}.")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ConfigurationError(f"{where}: {shown(value)} is not valid Unicode text.") from None
-    if most is not None and size > most:
+    if not is_text(value):
+        raise ConfigurationError(f"{where}: {shown(value)} is not valid Unicode text.")
+    if most is not None and (size := len(value.encode())) > most:
         raise ConfigurationError(f"{where}: the value has {size:,} bytes; at most {most:,} are possible.")
     return value
 

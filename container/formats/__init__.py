@@ -8,10 +8,11 @@ not a valid record, a framing raises a :class:`FramingError` with the position o
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable, Iterator
 
 from container.formats.base import Buffer, DamagedRecordError, Framing, FramingError
 
-__all__ = ["Buffer", "DamagedRecordError", "Framing", "FramingError", "RecordFormat", "framing", "recognise"]
+__all__ = ["Buffer", "DamagedRecordError", "Framing", "FramingError", "RecordFormat", "blocks", "framing", "recognise"]
 
 
 class RecordFormat(enum.Enum):
@@ -32,6 +33,39 @@ def framing(record_format: RecordFormat) -> Framing:
         RecordFormat.TEXT_LINE: textline.TextLineFraming,
     }
     return kinds[record_format]()
+
+
+def blocks(record_format: RecordFormat, pieces: Iterable[bytes]) -> Iterator[tuple[bytes, list[int]]]:
+    """Divide the bytes of an object into blocks that begin with a record.
+
+    Args:
+        record_format: The format of the records.
+        pieces: The bytes of the object, in pieces of any size.
+
+    Yields:
+        A block, and the positions in the block at which complete records end. The bytes after the last of these
+        positions are also at the beginning of the next block. If the last line of a text lacks its terminator, the
+        terminator is added.
+
+    Raises:
+        FramingError: a record is damaged. Its position and its number are counted from the object's beginning.
+    """
+    finding = framing(record_format)
+    offset = records = 0
+    rest = b""
+    try:
+        for piece in pieces:
+            data = rest + piece if rest else piece
+            ends: list[int] = []
+            finding.hop(data, 0, len(data), ends)
+            yield data, ends
+            whole = ends[-1] if ends else 0
+            offset, records, rest = offset + whole, records + len(ends), data[whole:]
+        if rest:
+            finding.last(rest, 0, len(rest))
+            yield rest + b"\n", [len(rest) + 1]
+    except FramingError as error:
+        raise FramingError(offset + error.position, records + error.count, error.cause) from None
 
 
 def recognise(head: bytes) -> RecordFormat | None:

@@ -6,8 +6,10 @@ lists. The elements of a list are byte strings, 32-bit floats or 64-bit integers
 
 from __future__ import annotations
 
+import numbers
 import struct
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 Feature = list[bytes] | list[float] | list[int]
 
@@ -40,6 +42,7 @@ def encode(features: Mapping[str, Feature | Sequence[float] | Sequence[int]]) ->
 
     Raises:
         TypeError: a list contains a value that is not bytes, a float or an integer, or mixes bytes with numbers.
+        ValueError: an integer needs more than 64 bits, including the sign.
     """
     entries = b"".join(
         _field(1, _field(1, name.encode()) + _field(2, _feature(name, features[name]))) for name in sorted(features)
@@ -125,12 +128,17 @@ def _packed_varint(value: int) -> bytes:
     return bytes([*found, value])
 
 
-def _feature(name: str, values: Sequence[bytes] | Sequence[float] | Sequence[int]) -> bytes:
-    kinds = {type(value) for value in values}
+def _feature(name: str, values: Sequence[Any]) -> bytes:
+    kinds: set[Any] = {type(value) for value in values}
     if kinds <= {bytes}:
-        return _field(_BYTES, b"".join(_field(1, bytes(value)) for value in values))  # type: ignore[arg-type]
-    if kinds <= {int}:
-        return _field(_INTEGERS, _field(1, b"".join(map(_packed_varint, values))))  # type: ignore[arg-type]
-    if kinds <= {int, float}:
+        return _field(_BYTES, b"".join(_field(1, value) for value in values))
+    if all(issubclass(kind, numbers.Integral) and kind is not bool for kind in kinds):
+        whole = [int(value) for value in values]
+        if min(whole) < -(1 << 63) or max(whole) >= 1 << 63:
+            raise ValueError(
+                f"feature {name!r} has an integer beyond 64 bits with a sign: {min(whole)} to {max(whole)}."
+            )
+        return _field(_INTEGERS, _field(1, b"".join(map(_packed_varint, whole))))
+    if all(issubclass(kind, numbers.Real) and kind is not bool for kind in kinds):
         return _field(_FLOATS, _field(1, struct.pack(f"<{len(values)}f", *values)))
     raise TypeError(f"feature {name!r} must be a list of bytes, of floats or of integers, got {kinds}.")

@@ -82,7 +82,7 @@ def is_whole(record: bytes) -> bool:
 
 
 def read(path: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Yield the contents of a file's records.
+    """Yield the contents of a file's records. The checksums of the contents are not verified.
 
     Args:
         path: The path of the file.

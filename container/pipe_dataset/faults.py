@@ -143,24 +143,13 @@ def _scan(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | 
     item = sources.describe(uri)
     if item.size > _READ_AGAIN or (size is not None and size != item.size):
         return None
-    framing = formats.framing(reader.record_format)
-    offset = records = 0
-    rest = b""
     with sources.open(item) as stream:
-        while True:
-            chunk = stream.read(_CHUNK)
-            data = rest + chunk
-            try:
-                if not chunk:
-                    if data:
-                        framing.last(data, 0, len(data))
-                    return None
-                whole, count = framing.hop(data, 0, len(data))
-            except FramingError as error:
-                return offset + error.position, records + error.count, error.cause
-            offset += whole
-            records += count
-            rest = data[whole:]
+        try:
+            for _ in formats.blocks(reader.record_format, iter(lambda: stream.read(_CHUNK), b"")):
+                pass
+        except FramingError as error:
+            return error.position, error.count, error.cause
+    return None
 
 
 def _count_until(reader: Reader, uri: str, offset: int) -> int:

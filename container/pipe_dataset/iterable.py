@@ -13,7 +13,8 @@ from container.pipe_dataset.readers import ReadRequest
 
 
 class PipeModeIterable(IterableDataset):
-    """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch.
+    """The records of a channel in Pipe mode, as bytes. Each iterator reads the next epoch. The checksums of the data in
+    TFRecords are not verified.
 
     ``cluster.loader()`` divides the records among the ranks. Therefore every rank must get all records of the channel
     (FullyReplicated).

@@ -32,6 +32,13 @@ def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
             f"instance_groups {list(s3.instance_groups)}: a local job has only the group {INSTANCE_GROUP!r}. Leave "
             "instance_groups out."
         )
+    stem, _, number = channel.name.rpartition("_")
+    pipes = piped(spec) if readers_per_host(spec) == 1 else []
+    if number.isdecimal() and stem in pipes and channel.name not in pipes:
+        return (
+            f"its folder would have the name of a FIFO of channel {stem!r}, which is in Pipe mode: {stem}_0, {stem}_1 "
+            "and so on. Rename one of the two channels."
+        )
     try:
         agent_channel(spec, channel)
     except ConfigurationError as error:
@@ -98,11 +105,6 @@ def linked(spec: TrainingJobSpec) -> list[str]:
 def piped(spec: TrainingJobSpec) -> list[str]:
     """Return the names of the channels in Pipe mode."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "Pipe"]
-
-
-def has_pipes(spec: TrainingJobSpec) -> bool:
-    """Return whether a channel is in Pipe mode."""
-    return bool(piped(spec))
 
 
 def readers_per_host(spec: TrainingJobSpec) -> int:

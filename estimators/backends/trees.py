@@ -95,7 +95,7 @@ def write_mounted_tree(
     tree.base.mkdir(parents=True, exist_ok=True)
     if links and not tree.checkpoints.is_symlink():
         tree.checkpoints.symlink_to(saved)
-    directories = (*tree.directories(), *((tree.base / "pipe_state",) if local.has_pipes(spec) else ()))
+    directories = (*tree.directories(), *((tree.base / "pipe_state",) if local.piped(spec) else ()))
     for directory in directories:
         directory.mkdir(parents=True, exist_ok=True)
     for directory in (tree.base, tree.input, tree.output, *directories, record.checkpoints_dir):

@@ -39,12 +39,15 @@ def run_shard(args: argparse.Namespace) -> int:
 
     The agent's program splits the file, because this program can parse the formats and read from S3.
     """
+    import functools
     import os
+    import signal
     import subprocess
     import sys
     from pathlib import Path
 
     import container
+    from container.system import processes
     from estimators.job.inputs import normalise_uri
 
     program = os.path.join(Path(next(iter(container.__path__))).resolve(), "__main__.py")
@@ -57,7 +60,11 @@ def run_shard(args: argparse.Namespace) -> int:
         *(["--manifest"] if args.manifest else []),
     ]
     done = subprocess.run(
-        [sys.executable, "-I", program, "agent", "divide", *words], stderr=subprocess.PIPE, text=True, check=False
+        [sys.executable, "-I", program, "agent", "divide", *words],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        preexec_fn=functools.partial(processes.set_death_signal, signal.SIGTERM, os.getpid()),
     )
     if done.returncode != 0:
         lines = done.stderr.strip().splitlines()

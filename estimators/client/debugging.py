@@ -138,7 +138,7 @@ def _fed_pipes(draft: Draft, record: JobRecord, agent: list[str]) -> Iterator[No
 
     An agent process, which prepares data for a host, writes to the pipes. Its output is printed in this terminal.
     """
-    if not local.has_pipes(draft.spec):
+    if not local.piped(draft.spec):
         yield
         return
     (host,) = draft.spec.hosts

@@ -13,7 +13,7 @@ from container.toolkit.code import code
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
-from estimators.service.storage import Storage, split_uri
+from estimators.service.storage import Storage
 
 #: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
 #: timeout.
@@ -33,7 +33,7 @@ def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> 
     place, program = spec.submit_directory, spec.program
     if place is None or program is None or not is_s3(place):
         return
-    bucket, key = split_uri(place)
+    bucket, _, key = place.removeprefix("s3://").partition("/")
     path = storage.path(bucket, key)
     if path is None or not path.is_file():
         raise ConfigurationError(

@@ -28,12 +28,6 @@ _START_TIMEOUT = 30.0
 _PACE = 0.5
 
 
-def split_uri(uri: str) -> tuple[str, str]:
-    """Return the bucket and the key of ``s3://bucket/key``."""
-    bucket, _, key = uri[len("s3://") :].partition("/")
-    return bucket, key
-
-
 class Storage:
     """The object with which an endpoint starts and stops its S3 server.
 

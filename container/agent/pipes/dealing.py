@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
 
 from container import formats
@@ -45,29 +46,22 @@ class Dealer:
         """
         first = (self._local_rank - self._passed) % self._ranks
         pipe.note(Note(at=pipe.written, uri=item.uri, plain=False, records=self._kept, first=first, step=self._ranks))
-        number = offset = 0  # position in the object
-        rest = b""
-        framing: formats.Framing | None = None
-        for piece in pieces:
-            data = rest + piece if rest else piece
-            if framing is None:
-                if len(data) < _HEAD and len(data) < item.size:
-                    rest = data
-                    continue
-                framing = formats.framing(self._recognise(item, data))
-            ends: list[int] = []
-            try:
-                framing.hop(data, 0, len(data), ends)
-            except FramingError as error:
-                raise self._damaged(item, offset + error.position, number + error.count, error.cause) from None
-            pipe.write(self._mine(data, ends, first, number))
-            number += len(ends)
-            whole = ends[-1] if ends else 0
-            offset += whole
-            rest = data[whole:]
-        if rest:
-            framing = framing or formats.framing(self._recognise(item, rest))
-            number += self._last(pipe, item, framing, rest, first, number, offset)
+        number = 0  # number of records of the object so far
+        head, rest = b"", iter(pieces)
+        for piece in rest:
+            head += piece
+            if len(head) >= _HEAD:
+                break
+        if not head:
+            return
+        try:
+            for data, ends in formats.blocks(self._recognise(item, head), itertools.chain([head], rest)):
+                pipe.write(self._mine(data, ends, first, number))
+                number += len(ends)
+        except FramingError as error:
+            raise DamagedRecordError(
+                self._channel, item.uri, error.cause, offset=error.position, record=error.count + 1
+            ) from None
         self._passed += number
         self._kept += len(range(first, number, self._ranks))
 
@@ -88,26 +82,6 @@ class Dealer:
             ]
         )
 
-    def _last(
-        self, pipe: Pipe, item: DataObject, framing: formats.Framing, rest: bytes, first: int, number: int, offset: int
-    ) -> int:
-        """Write this rank's records among the last records of an object. The very last record may lack its terminator.
-
-        Returns:
-            The number of these last records, including the records of other ranks.
-        """
-        ends: list[int] = []
-        try:
-            whole, _ = framing.hop(rest, 0, len(rest), ends)
-            if whole < len(rest):
-                ends.append(framing.last(rest, whole, len(rest)))
-                rest += b"\n"  # without this line break, the next object's first line would be joined to the last line
-                ends[-1] += 1
-        except FramingError as error:
-            raise self._damaged(item, offset + error.position, number + len(ends), error.cause) from None
-        pipe.write(self._mine(rest, ends, first, number))
-        return len(ends)
-
     def _recognise(self, item: DataObject, head: bytes) -> RecordFormat:
         found = formats.recognise(head[:_HEAD])
         if found is None:
@@ -123,6 +97,3 @@ class Dealer:
             )
         self._format = found
         return found
-
-    def _damaged(self, item: DataObject, offset: int, number: int, cause: str) -> DamagedRecordError:
-        return DamagedRecordError(self._channel, item.uri, cause, offset=offset, record=number + 1)

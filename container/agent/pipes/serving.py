@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import os
 import queue
 import signal
@@ -14,9 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
+from container.agent.channels import read_channels
 from container.agent.pipes.sharing import SharedObjects
 from container.agent.pipes.stream import ChannelContents, write_stream
 from container.agent.pipes.writing import Pipe, ReaderGone
+from container.agent.words import Words
 from container.contract import pipes
 from container.contract.channels import DataDistribution, HostChannel, InputMode
 from container.contract.errors import AgentError, ConfigurationError
@@ -61,13 +62,22 @@ def main(argv: Sequence[str]) -> int:
         0 after a signal. 1 if a channel cannot be read. 2 if the command line is invalid.
     """
     try:
-        host, file = _parse(argv)
+        words = Words(argv, _OPTIONS, ("--everybody",))
+        host = PipeHost(
+            name=words.one("--host"),
+            number=int(words.one("--number", "0")),
+            hosts=int(words.one("--hosts", "1")),
+            ranks=int(words.one("--ranks", "1")),
+            tree=MLTree(Path(words.one("--base-dir"))),
+            everybody="--everybody" in words,
+        )
+        file = Path(words.one("--channels"))
     except ValueError as error:
         print(f"{error}; usage: python -m container {USAGE}", file=sys.stderr)
         return 2
     try:
-        channels = read_channels(file)
-    except (AgentError, ConfigurationError) as error:
+        channels = [channel for channel in read_channels(file) if channel.mode is InputMode.PIPE]
+    except AgentError as error:
         _fail(error)
     # Threads inherit the mask. A handler would not work: Python runs it in this thread, and if the signal arrives just
     # before this thread begins to wait, the thread would continue to wait.
@@ -104,21 +114,6 @@ def _leave(host: PipeHost, channels: Sequence[HostChannel]) -> NoReturn:
         for local_rank in range(host.ranks):
             pipes.clear(pipes.folder(host.tree.data, local_rank, host.ranks), channel.name)
     os._exit(0)
-
-
-def read_channels(file: Path) -> tuple[HostChannel, ...]:
-    """Read the file of channels, and return the channels in Pipe mode.
-
-    Raises:
-        AgentError: the file cannot be read.
-        ConfigurationError: a channel is invalid.
-    """
-    try:
-        content = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise AgentError(f"{file}: the channels cannot be read: {error}") from error
-    found = (HostChannel.from_dict(name, values) for name, values in content.items())
-    return tuple(channel for channel in found if channel.mode is InputMode.PIPE)
 
 
 def _serve_all(channels: Sequence[HostChannel], host: PipeHost) -> None:
@@ -227,27 +222,3 @@ class _Feeder:
                 os.unlink(pipes.notes_file(self._place, name, number - 2))
         except Exception as error:  # noqa: BLE001 - after any error, the job must not wait for input that has ended
             _fail(AgentError(f"channel {name!r}, FIFO {number}: {error!r}"))
-
-
-def _parse(argv: Sequence[str]) -> tuple[PipeHost, Path]:
-    given: dict[str, str] = {}
-    rest = [word for word in argv if word != "--everybody"]
-    while rest:
-        option = rest.pop(0)
-        if option not in _OPTIONS:
-            raise ValueError(f"agent pipe has no option {option!r}")
-        if not rest:
-            raise ValueError(f"{option} needs a value")
-        given[option] = rest.pop(0)
-    for option in ("--base-dir", "--channels", "--host"):
-        if option not in given:
-            raise ValueError(f"{option} is missing")
-    host = PipeHost(
-        name=given["--host"],
-        number=int(given.get("--number", 0)),
-        hosts=int(given.get("--hosts", 1)),
-        ranks=int(given.get("--ranks", 1)),
-        tree=MLTree(Path(given["--base-dir"])),
-        everybody="--everybody" in argv,
-    )
-    return host, Path(given["--channels"])

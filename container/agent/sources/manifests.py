@@ -10,11 +10,15 @@ import json
 import re
 from collections.abc import Iterator, Sequence
 
-from container.contract.names import nearest
+from container.contract.names import is_text, nearest
 
 #: Suffix of the names of attributes whose value is an object's URI. The object's content is read instead of the URI.
 REFERENCE = "-ref"
 
+#: The problem of a text for which :func:`is_text` returns False.
+_NO_TEXT = r"has half of a surrogate pair (\ud800 to \udfff), which is not a character"
+#: The problem of JSON that Python cannot parse, although its syntax is correct.
+_UNREADABLE = "bad JSON: it is nested too deeply, or a number has too many digits"
 _WHITESPACE = re.compile(r"[ \t\r\n]*")
 
 
@@ -114,6 +118,8 @@ def key_problem(key: str) -> str | None:
         return "begins or ends with a slash, or contains '//': a file cannot have that name"
     if "." in parts or ".." in parts:
         return "has '.' or '..' as a part, and could lead out of the channel's folder"
+    if not is_text(key, "surrogateescape"):
+        return _NO_TEXT
     if any(len(part.encode("utf-8", "surrogateescape")) > 255 for part in parts):
         return "has a part of more than 255 bytes, which no file's name can have"
     return None
@@ -127,6 +133,8 @@ def _prefix(line: int, value: object) -> str:
         if name != "prefix":
             raise ListingError(line, f"unknown key {name!r}; the first entry is {example}")
     prefix: str = value["prefix"]
+    if not is_text(prefix, "surrogateescape"):
+        raise ListingError(line, f"prefix {prefix!r} {_NO_TEXT}")
     if not prefix.startswith(("s3://", "file:///", "/")):
         raise ListingError(line, f"prefix {prefix!r} must begin with s3://, file:/// or /")
     return prefix
@@ -163,8 +171,8 @@ def _elements(text: str) -> Iterator[tuple[int, object]]:
             value, end = decoder.raw_decode(text, place)
         except json.JSONDecodeError as error:
             raise ListingError(error.lineno, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except RecursionError:
-            raise ListingError(line_of(place), "bad JSON: it is nested too deeply") from None
+        except (RecursionError, ValueError):
+            raise ListingError(line_of(place), _UNREADABLE) from None
         yield line_of(place), value
         place = skip(end)
     rest = skip(place + 1)
@@ -189,8 +197,8 @@ def parse_augmented(lines: Iterator[str], names: Sequence[str]) -> Iterator[Augm
             values = json.loads(text)
         except json.JSONDecodeError as error:
             raise ListingError(number, f"bad JSON: {error.msg} (column {error.colno})") from None
-        except RecursionError:
-            raise ListingError(number, "bad JSON: it is nested too deeply") from None
+        except (RecursionError, ValueError):
+            raise ListingError(number, _UNREADABLE) from None
         if not isinstance(values, dict):
             raise ListingError(number, f"a line must be a JSON object, got {text.strip()[:80]!r}")
         yield AugmentedEntry(number, tuple(_attribute(number, name, values) for name in names))
@@ -202,9 +210,11 @@ def _attribute(line: int, name: str, values: dict[str, object]) -> Attribute:
         hint = f" Did you mean {guess!r}?" if guess is not None else ""
         raise ListingError(line, f"attribute {name!r} is missing.{hint}")
     value = values[name]
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
+    if not is_text(text, "surrogateescape" if name.endswith(REFERENCE) else "strict"):
+        raise ListingError(line, f"attribute {name!r} {_NO_TEXT}")
     if name.endswith(REFERENCE):
         if not isinstance(value, str) or not value.startswith(("s3://", "file:///", "/")):
             raise ListingError(line, f"attribute {name!r} must be a URI, s3://bucket/key; got {json.dumps(value)[:80]}")
         return Attribute(name, value)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, separators=(",", ":"))
     return Attribute(name, None, text.encode())

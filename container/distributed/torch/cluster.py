@@ -166,7 +166,7 @@ class TorchCluster(Ranks[Collectives]):
         )
 
     def _array(self, value: Any) -> np.ndarray[Any, Any]:
-        return super()._array(value.detach().cpu() if hasattr(value, "detach") else value)
+        return super()._array(_numpy(value) if hasattr(value, "detach") else value)
 
     def export(self, model: Any, directory: str | os.PathLike[str] | None = None) -> Path | None:
         """Write the module's ``state_dict`` to the file ``model.pth``. Only rank 0 writes.
@@ -260,12 +260,14 @@ def _is_sharded(parameter: Any) -> bool:
 
 
 def _arrays(parameters: list[Any]) -> list[np.ndarray[Any, Any]]:
+    return [_numpy(parameter) for parameter in parameters]
+
+
+def _numpy(tensor: Any) -> np.ndarray[Any, Any]:
     import torch
 
-    found = []
-    for parameter in parameters:
-        tensor = parameter.detach().cpu()
-        if tensor.dtype == torch.bfloat16:  # numpy has no such type; 32-bit floats represent all its values
-            tensor = tensor.float()
-        found.append(tensor.numpy())
+    tensor = tensor.detach().cpu()
+    if tensor.is_floating_point() and tensor.element_size() < 4 and tensor.dtype != torch.float16:
+        tensor = tensor.float()  # numpy has no such type, for example bfloat16; 32-bit floats represent all its values
+    found: np.ndarray[Any, Any] = tensor.numpy()
     return found

@@ -131,6 +131,11 @@ class TorchLoader:
             yield batch
         if steps:
             last = self._stepped(durations, last)
+        elif first == 0:
+            raise ValueError(
+                f"loader(): the dataset has no records in epoch {self.epoch}. Each call of its __iter__ must return a "
+                "new iterator."
+            )
         seconds, records = round(last - began, 6), self.position - first
         self.epoch, self.position = self.epoch + 1, 0
         told = {"epoch": self.epoch, "steps": steps, "seconds": seconds, "batch_size": self._per_step}

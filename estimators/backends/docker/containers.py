@@ -177,7 +177,7 @@ def plan_container(
     # Folders are mounted one by one, so that an image's other files in /opt/ml, such as its code, stay visible.
     folders = ["input", "model", "output"]
     folders += ["code"] if spec.submit_directory is not None else []
-    folders += ["pipe_state"] if local.has_pipes(spec) else []  # Pipe mode readers count epochs in it
+    folders += ["pipe_state"] if local.piped(spec) else []  # Pipe mode readers count epochs in it
     mounts = [Mount(source=str(tree / folder), target=f"{DEFAULT_BASE_DIR}/{folder}") for folder in folders]
     mounts.append(Mount(source=str(checkpoints), target=place or f"{DEFAULT_BASE_DIR}/checkpoints"))
     if (model_dir := local_model_dir(spec)) is not None:

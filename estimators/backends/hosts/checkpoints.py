@@ -72,7 +72,7 @@ class IncomingCheckpoints:
             elif operation == "link":
                 self._link(str(message["name"]), str(message["target"]))
             elif operation == "folder":
-                (self.folder / _checked(str(message["name"]))).mkdir(parents=True, exist_ok=True)
+                _place(self.folder, f"{_checked(str(message['name']))}/entry")
             elif operation == "gone":
                 self._remove(str(message["name"]))
             elif operation == "say":
@@ -86,14 +86,12 @@ class IncomingCheckpoints:
         remove_tree(self._staging, ignore_errors=True)
 
     def _begin(self, message: Message) -> None:
-        path = self._staging / _checked(str(message["name"]))
-        path.parent.mkdir(parents=True, exist_ok=True)
         self._current = message
-        self._file = path.open("wb")
+        self._file = _place(self._staging, _checked(str(message["name"]))).open("wb")
 
     def _put(self) -> None:
         name = str(self._current["name"])
-        staged, target = self._staging / name, self.folder / name
+        staged = self._staging / name
         os.chmod(staged, int(self._current["mode"]) & 0o777 | 0o600)
         os.utime(staged, ns=(int(self._current["time"]), int(self._current["time"])))
         top, _, rest = name.partition("/")
@@ -101,18 +99,14 @@ class IncomingCheckpoints:
             if rest == saved.MANIFEST:  # the manifest is sent last, so the checkpoint is complete
                 os.rename(self._staging / top, self.folder / top)
             return
-        target.parent.mkdir(parents=True, exist_ok=True)
-        os.replace(staged, target)
+        os.replace(staged, _place(self.folder, name))
 
     def _link(self, name: str, target: str) -> None:
-        path = self.folder / _checked(name)
         _checked(os.path.normpath(os.path.join(os.path.dirname(name), target)))
-        staged = self._staging / name
-        staged.parent.mkdir(parents=True, exist_ok=True)
-        path.parent.mkdir(parents=True, exist_ok=True)
+        staged = _place(self._staging, _checked(name))
         staged.unlink(missing_ok=True)
         staged.symlink_to(target)
-        os.replace(staged, path)
+        os.replace(staged, _place(self.folder, name))
 
     def _remove(self, name: str) -> None:
         path = self.folder / _checked(name)
@@ -121,6 +115,22 @@ class IncomingCheckpoints:
         top = self.folder / PurePosixPath(name).parts[0]
         if top != path and saved.CHECKPOINT.fullmatch(top.name) and not (top / saved.MANIFEST).exists():
             shutil.rmtree(top, ignore_errors=True)  # the host deleted the whole checkpoint
+
+
+def _place(root: Path, name: str) -> Path:
+    """Return the path of a new entry, and create the folders above it.
+
+    A file at the path of such a folder, and a folder at the path of the entry, are removed. The host has replaced them,
+    and reports only later that they are gone.
+    """
+    path = root / name
+    for above in PurePosixPath(name).parents[:-1]:
+        if (root / above).is_symlink() or (root / above).is_file():
+            (root / above).unlink()
+    if path.is_dir() and not path.is_symlink():
+        remove_tree(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def _checked(name: str) -> str:

@@ -227,7 +227,7 @@ class Platform(abc.ABC):
         """Start the feeder, the agent that writes a host's channels into FIFOs. Wait until scripts can open the first
         FIFOs.
         """
-        if not local.has_pipes(self.spec):
+        if not local.piped(self.spec):
             return
         self.make_fifos(host)
         words = ["--base-dir", str(self.tree(host).base), *file, "--host", host.name, "--number", str(number)]

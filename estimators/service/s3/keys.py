@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import BinaryIO, TypeVar
 
+from container.contract.names import is_text
 from estimators.service.errors import ServiceError, denied
 
 #: The server's own folder in a bucket, for objects that cannot be files and for incomplete files. No key refers to
@@ -294,7 +295,7 @@ class Bucket:
         with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             for entry in entries:
                 key = base + entry.name
-                if entry.name.startswith(OWN) or not _is_text(key):
+                if entry.name.startswith(OWN) or not is_text(key):
                     continue
                 if entry.is_dir(follow_symlinks=False):
                     found.append(key + "/")
@@ -350,14 +351,6 @@ def _is_file(path: Path) -> bool:
         return stat.S_ISREG(os.lstat(path).st_mode)
     except (OSError, ValueError):
         return False
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _remove_empty(folder: Path) -> bool:

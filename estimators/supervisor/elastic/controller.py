@@ -202,7 +202,7 @@ class ElasticController:
                 self.hosts,
                 most=self._most_hosts,
                 slots=strategy.slots or strategy.processes_per_host,
-                readers=strategy.processes_per_host if local.has_pipes(self.backend.spec) else None,
+                readers=strategy.processes_per_host if local.piped(self.backend.spec) else None,
             )
             self._closing.callback(places.close)
             places.start()

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,7 +16,7 @@ from s3_server import Bucket, Faults
 from waiting import until
 
 from container.agent.s3 import listing
-from container.agent.syncing import Uploader, _identity, restore
+from container.agent.syncing import Sender, Uploader, _identity, restore
 from container.contract import messages
 from container.contract.errors import AgentError
 from container.system import archive, transfer
@@ -150,12 +153,40 @@ def test_links_dot_files_and_empty_folders_are_in_s3_and_labels_come_back(
     assert sorted(os.listdir(tmp_path)) == ["host", "other"], "something was written outside the folder"
 
 
+def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder(
+    s3: Bucket, faults: Faults, tmp_path: Path
+) -> None:
+    told: list[bytes] = []
+    for one, other in (("last", "last/part"), ("best/part", "best")):
+        write(tmp_path / "ck" / one, "older", 1)
+        incoming = IncomingCheckpoints(tmp_path / "here", "algo-1", told.append)
+        sender = Sender(tmp_path / "ck", host="algo-1", restored={})
+
+        def replaced(one: str = one, other: str = other) -> Iterator[None]:
+            yield from (None, None)
+            (shutil.rmtree if "/" in one else os.unlink)(tmp_path / "ck" / one.partition("/")[0])
+            write(tmp_path / "ck" / other, "newer", 2)
+
+        sender._out = io.BytesIO()  # type: ignore[assignment]
+        sender.run(replaced())
+        incoming.feed(sender._out.getvalue())
+        assert tree(tmp_path / "here")[other] == "newer"
+        for key, text in ((one, b"older"), (other, b"newer")):
+            s3.client.put_object(Bucket=s3.name, Key=f"ck/{key}", Body=text)
+            time.sleep(0.01)  # times of objects are in milliseconds
+    restore(tmp_path / "there", s3.uri("ck"), host="algo-1", tell=told.append)
+    assert tree(tmp_path / "there") == {"last/part": "newer", "best": "newer"}
+    assert sum(b"replaces it" in line for line in told) == 2
+
+
 def test_what_is_written_again_goes_up_and_what_is_not_there_in_the_end_is_said(
     s3: Bucket, faults: Faults, tmp_path: Path
 ) -> None:
-    for name in ("a", "b"):
+    longest = "n" * 255
+    for name in ("a", "b", longest):
         s3.put(f"saved/{name}", b"1234")
     restore(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
+    assert (tmp_path / longest).read_text() == "1234"
     (tmp_path / "b").write_text("5678")  # as long as it was
     uploader = Uploader(tmp_path, s3.uri("saved"), host="algo-1", tell=lambda line: None)
     uploader.run(())

@@ -192,6 +192,19 @@ assert "tensorflow" not in sys.modules
 # --- checkpoints ---
 
 
+def test_a_stream_that_is_used_up_is_named() -> None:
+    class Once(torch.utils.data.IterableDataset):  # type: ignore[type-arg]
+        left = iter(range(10))
+
+        def __iter__(self) -> Any:
+            return self.left
+
+    loader = TorchLoader(Once(), Rank(0, 1), global_batch_size=4)
+    assert [len(batch) for batch in loader] == [4, 4, 2]
+    with pytest.raises(ValueError, match=r"no records in epoch 1\. Each call of its __iter__ must return a new"):
+        list(loader)
+
+
 def trained(seed: int, steps: int = 3) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
@@ -240,6 +253,27 @@ def test_state_dicts_come_back_as_they_were(tmp_path: Path) -> None:
     for name, part in parts.items():
         assert equal(part.state_dict(), later[name].state_dict()), name
     assert place.position == 8
+
+
+def test_tensors_come_back_in_place_and_keys_that_look_alike_are_kept_apart(tmp_path: Path) -> None:
+    counts, half = torch.arange(3), torch.tensor(1.5, dtype=torch.bfloat16)
+    weight = torch.nn.Parameter(torch.ones(2, dtype=torch.float64))
+    parts = {"counts": counts, "count": torch.tensor(5), "half": half, "weight": weight}
+    later = {name: torch.zeros_like(value) for name, value in parts.items()}
+    later["weight"] = torch.nn.Parameter(later["weight"])
+    found = dict(later)
+    with checkpointer(tmp_path / "tensors") as saving:
+        saving.save(parts)
+        saving.restore(later)
+        assert all(later[name] is found[name] and equal(parts[name], found[name]) for name in parts)
+        with pytest.raises(TypeError, match=r"a sparse tensor cannot .* Save counts\.to_dense\(\)"):
+            saving.save({"counts": counts.to_sparse()})
+    alike = {1: torch.ones(1), "1": torch.zeros(1), "a/b": torch.ones(2), "a": {"b": torch.zeros(2)}}
+    other = _Odd()
+    with checkpointer(tmp_path / "alike") as saving:
+        saving.save({"odd": _Odd(alike)})
+        saving.restore({"odd": other})
+    assert equal(other.state, alike)
 
 
 def test_a_snapshot_keeps_the_place_of_its_moment_while_the_next_one_is_made(
@@ -360,11 +394,14 @@ class _Refuses:
 
 
 class _Odd:
+    def __init__(self, state: Any = equal) -> None:
+        self.state = state
+
     def state_dict(self) -> Any:
-        return equal
+        return self.state
 
     def load_state_dict(self, state: Any) -> None:
-        pass
+        self.state = state
 
 
 # --- one process ---
@@ -377,6 +414,7 @@ def test_one_process_is_a_cluster_of_one(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     assert cluster.optimizer(optimizer) is optimizer
     assert cluster.all_reduce({"a": torch.ones(2), "b": 3}) == {"a": pytest.approx([1, 1]), "b": 3.0}
+    assert cluster.all_reduce(torch.tensor(1.5, dtype=torch.bfloat16, requires_grad=True)) == 1.5
     file = cluster.export(model, tmp_path / "model")
     assert file is not None and [path.name for path in file.parent.iterdir()] == ["model.pth"]
     assert equal(dict(torch.load(file, weights_only=True)), dict(model.state_dict()))

@@ -57,3 +57,21 @@ def test_a_file_that_cannot_be_removed_hides_neither_the_first_error_nor_the_oth
     with pytest.raises(AgentError, match=f"{third.name}: the parts cannot be written"):
         divide(str(source), str(tmp_path / "many"), 3)
     assert sorted((tmp_path / "many").iterdir()) == [first, third]
+
+
+def test_what_a_killed_run_has_left_is_removed(source: Path, tmp_path: Path) -> None:
+    left = tmp_path / "many" / ".dividing"
+    left.mkdir(parents=True)
+    (left / "one-00000-of-00002.txt").write_text("0\n")
+    divide(str(source), str(tmp_path / "many"), 2)
+    assert sorted(os.listdir(tmp_path / "many")) == ["one-00000-of-00002.txt", "one-00001-of-00002.txt"]
+
+
+def test_more_files_than_may_be_open_at_first(source: Path, tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (100, hard))
+    try:
+        counts, _ = divide(str(source), str(tmp_path / "many"), 200)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert sum(counts) == 8

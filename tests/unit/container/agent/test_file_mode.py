@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import stat
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from botocore.exceptions import ClientError, NoCredentialsError
 from host_trees import Trees, content, shown
 
-from container.agent import files, mounting, progress
-from container.agent.s3 import client
+from container.agent import cache, download, files, mounting, preflight, progress
+from container.agent.s3 import client, stream
 from container.agent.sources.base import DataObject, SourceError
-from container.agent.sources.manifests import ListingError, parse_manifest
+from container.agent.sources.manifests import ListingError, parse_augmented, parse_manifest
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
 
@@ -88,11 +90,60 @@ def test_a_manifest(tmp_path: Path, data: dict[str, bytes]) -> None:
         ('[{"prefix": "s3://b/"}, "part-0",\n"part-0"]', "line 2: entry 'part-0' is already listed in line 1"),
         ('[{"prefix": "s3://b/"}]', "lists no objects"),
         ("[]", "it is empty"),
+        ('[{"prefix": "s3://b/"},\n"cut \\ud83d"]', "line 2: entry .* half of a surrogate pair"),
+        (f'[{{"prefix": "s3://b/"}}, {"9" * 5000}]', r"line 1: bad JSON: .* a number has too many digits"),
     ],
 )
 def test_manifests_that_are_wrong(text: str, message: str) -> None:
     with pytest.raises(ListingError, match=message):
         parse_manifest(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "message"),
+    [
+        (r'"an emoji cut in two: \ud83d"', "line 2: attribute 'text' has half of a surrogate pair"),
+        (r'["\udcff"]', "line 2: attribute 'text' has half of a surrogate pair"),
+        ("9" * 5000, r"line 2: bad JSON: .* a number has too many digits"),
+    ],
+)
+def test_augmented_manifests_that_are_wrong(value: str, message: str) -> None:
+    entries = parse_augmented(iter(['{"text": "\\ud83d\\ude00"}', f'{{"text": {value}}}']), ["text"])
+    assert next(entries).attributes[0].value == "\N{GRINNING FACE}".encode()
+    with pytest.raises(ListingError, match=message):
+        next(entries)
+
+
+def test_wrong_variables_are_named_before_anything_is_downloaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = HostChannel(name="train", uri="s3://b/train")
+    monkeypatch.setenv(stream.CONNECTIONS, "many")
+    with pytest.raises(AgentError, match=r"channel 'train': .*CONNECTIONS='many' is not a number from 1 to 64"):
+        preflight.check_channels([channel])
+    monkeypatch.setenv(cache.LIMIT, "much")
+    with pytest.raises(AgentError, match=r"channel 'train': .*BYTES='much' is not a size"):
+        preflight.check_channels([channel])
+    with pytest.raises(AgentError, match="BYTES='much' is not a size"):
+        files.prepare(channel, [("algo-1", tmp_path)], tell=lambda line: None)
+
+
+def test_what_an_interrupted_download_has_left_needs_no_more_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    mebibyte = 1 << 20
+    item = DataObject("s3://b/large", 900 * mebibyte, "etag")
+    place = cache.entry(item, tmp_path)
+    assert place is not None and place.received() == 0
+    monkeypatch.setattr(download._Downloads, "bring", lambda self, place: None)
+    free = SimpleNamespace(f_bavail=500 * mebibyte, f_frsize=1)
+    monkeypatch.setattr("container.agent.download.os.statvfs", lambda path: free)
+    with pytest.raises(AgentError, match=r"the download needs 943.7 MB"):
+        download.download([item], tmp_path)
+    place.partial.parent.mkdir()
+    place.partial.touch()
+    os.truncate(place.partial, 700 * mebibyte)
+    assert list(download.download([item], tmp_path)) == [item.uri]
 
 
 @pytest.mark.parametrize(

@@ -222,6 +222,37 @@ def test_best_and_labels(tmp_path: Path) -> None:
             checkpointer.restore(which="first")
     with pytest.raises(ValueError, match="Checkpointer\\(best="):
         Checkpointer(tmp_path).restore(which="best")
+    with pytest.raises(FileNotFoundError, match=r"no checkpoint .* 'val_acc'; metrics of the checkpoints: val_loss"):
+        Checkpointer(tmp_path, best="val_acc", read_only=True).restore(which="best")
+
+
+def test_an_epoch_without_the_metric_of_the_best_is_said_once(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    with Checkpointer(tmp_path, best="val_acc") as checkpointer:
+        callback = checkpointer.callback()
+        callback.set_model(arrays(1))
+        for epoch in (0, 2):
+            callback.on_epoch_end(epoch, {"loss": 1.0, "val_accuracy": 0.5})
+    said = "epoch 1 has no metric 'val_acc', so no checkpoint of this epoch can be the best"
+    assert capfd.readouterr().err == f"checkpoints: {said}. Its metrics are: loss, val_accuracy\n"
+
+
+def test_arrays_in_the_other_byte_order(tmp_path: Path) -> None:
+    target = {"a": np.zeros(3, ">f4")}
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save({"a": np.arange(3, dtype=">f4")}, wait=True)
+        checkpointer.restore(target)
+    assert target["a"].tolist() == [0, 1, 2]
+
+
+def test_numbers_of_numpy_are_whole_numbers(tmp_path: Path) -> None:
+    with Checkpointer(tmp_path) as checkpointer:
+        checkpointer.save(arrays(1), epoch=np.int32(1), step=np.int64(7), wait=True)
+        assert checkpointer.progress == Progress(epoch=1, step=7)
+        for wrong in (np.float64(1), True, -1, "1", np.arange(2)):
+            with pytest.raises(ValueError, match="step must be a whole number"):
+                checkpointer.save(arrays(1), step=wrong)
 
 
 def test_a_reader_beside_a_writer(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -55,6 +56,14 @@ def test_whatever_else_is_an_example_or_a_value_error(record: bytes) -> None:
 def test_lists_of_something_else_are_refused() -> None:
     with pytest.raises(TypeError, match="feature 'x' must be a list of bytes"):
         example.encode({"x": ["text"]})  # type: ignore[dict-item]
+    for beyond in (2**63, -(2**63) - 1, np.uint64(2**64 - 1)):
+        with pytest.raises(ValueError, match="feature 'x' has an integer beyond 64 bits with a sign"):
+            example.encode({"x": [0, beyond]})
+
+
+def test_numbers_of_numpy() -> None:
+    features = {"n": np.array([-1, 300]), "f": np.array([1.5, -2.0], np.float32), "b": FEATURES["b"]}
+    assert example.encode(features) == WRITTEN  # type: ignore[arg-type]
 
 
 def test_files_of_records(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -9,7 +10,8 @@ import pytest
 
 from container.contract.environment import Environment, Machine
 from container.contract.layout import MLTree
-from estimators.backends.config import BackendFacts, host_config
+from estimators.backends.config import BackendFacts, host_config, input_mode
+from estimators.backends.local import channel_refusal
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import Algorithm, CheckpointConfig, Resources, TrainingJobSpec
 
@@ -64,6 +66,20 @@ def test_checkpoints_are_configured_where_they_are_kept() -> None:
 def test_unknown_hosts_are_named() -> None:
     with pytest.raises(ValueError, match="'algo-13' is not a host of the job; its hosts: algo-1, algo-2"):
         host_config(SPEC, "algo-13")
+
+
+def test_a_channels_mode_is_over_the_jobs() -> None:
+    assert [input_mode(SPEC, channel) for channel in SPEC.inputs] == ["Pipe", "File"]
+
+
+def test_a_folder_with_the_name_of_a_fifo_is_refused() -> None:
+    inputs = parse_inputs(
+        {"train": "/a", **{name: TrainingInput("/b", input_mode="File") for name in ("train_1", "t_1")}}
+    )
+    spec = dataclasses.replace(SPEC, inputs=inputs)
+    refused = [channel_refusal(spec, channel) for channel in inputs]
+    assert [name for name, text in zip(("train", "train_1", "t_1"), refused, strict=True) if text] == ["train_1"]
+    assert "'train', which is in Pipe mode: train_0, train_1" in str(refused[1])
 
 
 def test_the_files_are_what_the_toolkit_reads(tmp_path: Path) -> None:
