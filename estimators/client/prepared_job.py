@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from container import launchers
+from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
@@ -95,7 +96,9 @@ class Draft:
             found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
         channels = parse_inputs(inputs)
-        source = source or _source(settings, frozenset(channel.name for channel in channels), tuned)
+        if source is None:
+            added = (codec.MODEL_DIR,) if passes_model_dir and settings.model_dir is not False else ()
+            source = _source(settings, frozenset(channel.name for channel in channels), tuned, added)
         code = _code_on_s3(settings)
         if source is not None:
             code = request_builder.Code(
@@ -293,7 +296,9 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     return request_builder.Code(program=settings.entry_point, submit_directory=location)
 
 
-def _source(settings: Settings, channels: Collection[str], tuned: Collection[str]) -> Source | None:
+def _source(
+    settings: Settings, channels: Collection[str], tuned: Collection[str], added: Collection[str]
+) -> Source | None:
     if callable(settings.entry_point):
         from estimators.client.functions import packing
 
@@ -304,6 +309,7 @@ def _source(settings: Settings, channels: Collection[str], tuned: Collection[str
             hyperparameters=settings.hyperparameters,
             channels=channels,
             later=tuned,
+            added=added,
             limit=settings.capture_limit,
         )
         without = (jobs_folder().parent,)

@@ -491,7 +491,7 @@ class HyperparameterTuner:
         tuner = cls(
             estimator,
             spec.objective,
-            spec.ranges,
+            ranges.from_request(spec.parameter_ranges, plain=estimator._settings.is_plain),
             strategy=spec.strategy,
             objective_type=spec.objective_type,
             max_jobs=spec.max_jobs,

@@ -20,11 +20,11 @@ import re
 import sys
 import textwrap
 import types
+import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -48,7 +48,8 @@ _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b
 #: A callable of the user: a function, a method of an object, or a ``functools.partial`` of one of these.
 Function = Callable[..., Any]
 
-_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
+#: The annotations of parameters that fleetfit reads.
+_SIMPLE = ("int", "float", "bool", "str", "Channel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -146,6 +147,7 @@ def pack(
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
     later: Collection[str] = (),
+    added: Collection[str] = (),
     limit: int,
 ) -> Packed:
     """Pack a function.
@@ -155,6 +157,7 @@ def pack(
         hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
         later: The names of hyperparameters whose values a tuning job will add. These values are not known yet.
+        added: The names of hyperparameters that the estimator adds. The function may leave them out.
         limit: The maximum size of the packed function, including the values that it uses, in bytes.
 
     Raises:
@@ -170,7 +173,7 @@ def pack(
             "entry_point: a function needs cloudpickle, which is not installed. Run `fleetfit install functions`."
         ) from None
     name = name_of(function)
-    description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
+    description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later, added=added)
     codes: list[types.CodeType] = []
     try:
         packed = _dumps(function, codes)
@@ -235,6 +238,7 @@ def describe(
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
     later: Collection[str] = (),
+    added: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return a JSON-serialisable description of a function.
 
@@ -245,6 +249,7 @@ def describe(
         hyperparameters: The job's hyperparameters, as for :func:`pack`.
         channels: The names of the job's channels, as for :func:`pack`.
         later: The names of tuned hyperparameters, as for :func:`pack`.
+        added: The names of hyperparameters that the estimator adds, as for :func:`pack`.
 
     Raises:
         ConfigurationError: the parameters do not match the hyperparameters and channels.
@@ -285,7 +290,7 @@ def describe(
             raise ConfigurationError(
                 f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(hyperparameters[key])}."
             ) from None
-    known = {*hyperparameters, *later, codec.MODEL_DIR}
+    known = {*hyperparameters, *later, *added}
     missing = [
         f"{'channel' if item['channel'] else 'hyperparameter'} {key!r}"
         for key, item in taken.items()
@@ -318,16 +323,20 @@ def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Return the name of a simple annotation such as ``int``, or ``""`` for any other annotation.
+    """Return the name of a simple annotation, such as ``int`` or ``int | None``, or ``""`` for any other annotation.
 
-    The annotation may be a string. ``None`` in a union, as in ``int | None``, is ignored.
+    The annotation may be a string.
     """
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    parts = [part.strip() for part in str(text).split("|")] if isinstance(annotation, str) else []
-    if not parts:
-        parts = [getattr(item, "__name__", str(item)) for item in getattr(annotation, "__args__", ())] or [str(text)]
-    parts = [part.rpartition(".")[2] for part in parts if part not in ("None", "NoneType")]
-    return parts[0] if len(parts) == 1 and parts[0] in (*_SIMPLE, "Channel") else ""
+    if isinstance(annotation, str):
+        parts = [part.strip() for part in annotation.split("|")]
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        parts = [getattr(item, "__name__", "") for item in annotation.__args__]
+    else:
+        parts = [getattr(annotation, "__name__", "")]
+    kinds = [part.rpartition(".")[2] for part in parts if part not in ("None", "NoneType")]
+    if len(kinds) != 1 or kinds[0] not in _SIMPLE:
+        return ""
+    return kinds[0] + (runner.OR_NONE if len(parts) > 1 and kinds[0] != "Channel" else "")
 
 
 def _inner(function: Function) -> Any:

@@ -8,14 +8,15 @@ import os
 import runpy
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from container.toolkit.importer import imports
-from estimators import ConfigurationError
-from estimators.client.functions import modules, packing
+from estimators import ConfigurationError, Estimator, TensorFlow
+from estimators.client.functions import modules, packing, runner
 from estimators.inputs import Channel
 
 HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
@@ -260,6 +261,31 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
     described.write_text(json.dumps({**json.loads(described.read_text()), "python": "3.4"}))
     with pytest.raises(SystemExit, match=r"nothing\(\) was packed by Python 3.4, but this host has Python"):
         runpy.run_path(str(tmp_path / packed.program), run_name="__main__")
+
+
+GIVEN = {"layers": [64, 32], "names": ["a", "b"], "steps": None, "rate": None, "on": 5}
+KINDS = {"layers": list[int], "names": Sequence[str], "steps": int | None, "rate": Optional[float], "on": str}  # noqa: UP045
+
+
+@pytest.mark.parametrize("kinds", [KINDS, {**KINDS, "steps": "None | int"}])
+def test_a_list_stays_a_list_and_none_stays_none(kinds: dict[str, Any]) -> None:
+    def train(layers, names, steps, rate, on): ...  # type: ignore[no-untyped-def]
+
+    train.__annotations__ = kinds
+    described = packing.describe(train, hyperparameters=GIVEN, channels=())
+    assert runner.arguments(described, GIVEN) == {**GIVEN, "on": "5"}
+    for wrong in ({"steps": "many"}, {"on": ["a"]}):
+        with pytest.raises(ConfigurationError, match=r"train\(\) expects"):
+            packing.describe(train, hyperparameters={**GIVEN, **wrong}, channels=())
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(Estimator, {}), (TensorFlow, {"model_dir": False})])
+def test_a_model_dir_that_nobody_passes_is_missing(kind: Any, arguments: dict[str, Any]) -> None:
+    def train(model_dir: str) -> None: ...
+
+    assert TensorFlow(entry_point=train).plan().hosts
+    with pytest.raises(ConfigurationError, match=r"train\(\) needs hyperparameter 'model_dir'"):
+        kind(entry_point=train, **arguments).plan()
 
 
 #: Each in its own file, as cells of a notebook are.
