@@ -256,7 +256,7 @@ def _bring(record: JobRecord, kind: str, path: str) -> Path:
 
     Unpack the archive into the record first.
     """
-    target = record.path / "returned" / kind
+    target = record.copies_dir / kind
     place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)
     if not (target / path).exists():
         archive = _archive(record, place)
@@ -282,7 +282,7 @@ def _archive(record: JobRecord, place: str | None) -> Path | None:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    target = record.path / "returned" / place.rpartition("/")[2]
+    target = record.copies_dir / place.rpartition("/")[2]
     if not target.is_file():
         bucket, _, key = place.removeprefix("s3://").partition("/")
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
