@@ -7,6 +7,7 @@ text is also packed, so that tracebacks can show it.
 """
 
 from __future__ import annotations
+import __future__
 
 import contextlib
 import dataclasses
@@ -21,6 +22,7 @@ import sys
 import textwrap
 import types
 import typing
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -481,18 +483,15 @@ def _appearance(function: Function, codes: Iterable[types.CodeType]) -> str:
         codes: All code objects that are packed with the function.
     """
     lines = [f"import {name}" for name in sorted({_module_of(value) for _, value in _globals(function)} - {""})]
-    try:
-        sources = [line for code in _outermost(codes) for line in textwrap.dedent(inspect.getsource(code)).splitlines()]
-    except OSError:  # the source of some code is unknown
-        sources = []
+    sources: list[str] = []
+    with contextlib.suppress(OSError):  # if the source of some code is unknown, none is used
+        texts = ["".join(_source_lines(code)[0]) for code in _outermost(codes)]
+        sources = [line for text in texts for line in textwrap.dedent(text).splitlines()]
     for text in (sources, []):
         body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
         written = f"\n\ndef _never_called():\n{body}\n"
-        try:
-            compile(written, "<function>", "exec")
-        except (SyntaxError, ValueError):  # such as for a lambda within a call
-            continue
-        return written
+        if _codes_of(written):  # not the case for a lambda within a call, for example
+            return written
     return ""
 
 
@@ -522,16 +521,45 @@ def _globals(function: Function) -> Iterator[tuple[str, Any]]:
 
 def _source_of(function: Function) -> dict[str, Any] | None:
     """Return a function's source text, file and first line, or None if the source is unknown."""
-    inner = _inner(function)
-    code = getattr(inner, "__code__", None)
-    try:
-        place = inspect.getsourcefile(inner)
-        if code is None or place != code.co_filename:  # code run by exec() has the file of exec()'s caller
-            return None
-        lines, first = inspect.getsourcelines(inner)
-        return {"text": "".join(lines), "file": place, "line": first}
-    except (OSError, TypeError):
+    code = getattr(inspect.unwrap(_inner(function)), "__code__", None)
+    if code is None:
         return None
+    try:
+        lines, first = _source_lines(code)
+    except OSError:
+        return None
+    return {"text": "".join(lines), "file": code.co_filename, "line": first}
+
+
+def _source_lines(code: types.CodeType) -> tuple[list[str], int]:
+    """Return the lines of a code object's source, and the number of the first line.
+
+    Raises:
+        OSError: the source is unknown. It is also unknown if its file has been changed since Python has read the file.
+    """
+    lines, _ = inspect.findsource(code)
+    if code not in _codes_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag):
+        raise OSError(f"{code.co_filename} has been changed")
+    return inspect.getsourcelines(code)
+
+
+@functools.lru_cache(maxsize=8)
+def _codes_of(text: str, flags: int = 0) -> frozenset[types.CodeType]:
+    """Return all code objects of a program. Return nothing if the program is not valid.
+
+    Args:
+        text: The text of the program.
+        flags: The future features of other notebook cells, with which the program is compiled.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python has shown the warnings when it compiled the program itself
+            found = [compile(text, "<source>", "exec", flags, dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return frozenset()
+    for code in found:
+        found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(found)
 
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:

@@ -263,6 +263,19 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
         runpy.run_path(str(tmp_path / packed.program), run_name="__main__")
 
 
+@pytest.mark.parametrize("edit", ['    """Not yet closed.\n', "    import torch\n"])
+def test_the_source_of_a_file_that_has_been_changed_is_unknown(tmp_path: Path, edit: str) -> None:
+    script, made = tmp_path / "train.py", {"__name__": "__main__"}
+    head, body = "def train():\n", "    import json\n    return json.dumps(1)\n"
+    script.write_text(head + body)
+    exec(compile(script.read_text(), str(script), "exec"), made)
+    assert packing._source_of(made["train"]) == {"text": head + body, "file": str(script), "line": 1}
+    script.write_text(f"{head}{edit}{body}")
+    packed = pack(made["train"])
+    assert json.loads(packed.files["fleetfit_function/function.json"])["source"] is None
+    assert edit not in packed.files[packed.program].decode()
+
+
 GIVEN = {"layers": [64, 32], "names": ["a", "b"], "steps": None, "rate": None, "on": 5}
 KINDS = {"layers": list[int], "names": Sequence[str], "steps": int | None, "rate": Optional[float], "on": str}  # noqa: UP045
 
