@@ -7,6 +7,7 @@ import functools
 import os
 import re
 import sys
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -67,7 +68,7 @@ class Draft:
         passes_model_dir: bool,
         framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
-        tuned: Collection[str] = (),
+        tuned: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
         source: Source | None = None,
     ) -> Draft:
         """Build a job.
@@ -79,7 +80,7 @@ class Draft:
             passes_model_dir: Whether the script receives ``--model_dir``.
             framework: The script's framework, or None if the framework is unknown.
             experiment: SageMaker's ``ExperimentConfig``.
-            tuned: The names of hyperparameters whose values a tuning job will add.
+            tuned: The hyperparameters whose values a tuning job will add, with examples of the values.
             source: The user's code if the caller has already read it. With None, the code is found from the settings.
 
         Raises:
@@ -297,7 +298,7 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
 
 
 def _source(
-    settings: Settings, channels: Collection[str], tuned: Collection[str], added: Collection[str]
+    settings: Settings, channels: Collection[str], tuned: Mapping[str, Sequence[Any]], added: Collection[str]
 ) -> Source | None:
     if callable(settings.entry_point):
         from estimators.client.functions import packing

@@ -210,6 +210,15 @@ def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, A
             yield str(item["Name"]), kind, item
 
 
+def examples(given: ParameterRange) -> list[Any]:
+    """Return values of a range that have the types of all its values."""
+    if isinstance(given, CategoricalParameter):
+        return given.choices
+    if isinstance(given, IntegerParameter):
+        return [given.min_value]
+    return [math.nextafter(given.min_value, math.inf)]  # not a whole number
+
+
 def is_logarithmic(scaling: str, low: float, high: float) -> bool:
     """Return whether a range is searched on a logarithmic scale."""
     return scaling == "Logarithmic" or (scaling == "Auto" and low > 0 and high / low >= _AUTO_LOG_RATIO)

@@ -148,7 +148,7 @@ def pack(
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
-    later: Collection[str] = (),
+    later: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
     added: Collection[str] = (),
     limit: int,
 ) -> Packed:
@@ -158,7 +158,7 @@ def pack(
         function: A function, a method of an object, or a ``functools.partial`` of a function or method.
         hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
-        later: The names of hyperparameters whose values a tuning job will add. These values are not known yet.
+        later: The hyperparameters whose values a tuning job will add, with examples of the values.
         added: The names of hyperparameters that the estimator adds. The function may leave them out.
         limit: The maximum size of the packed function, including the values that it uses, in bytes.
 
@@ -239,7 +239,7 @@ def describe(
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
-    later: Collection[str] = (),
+    later: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
     added: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return a JSON-serialisable description of a function.
@@ -250,7 +250,7 @@ def describe(
         function: The function.
         hyperparameters: The job's hyperparameters, as for :func:`pack`.
         channels: The names of the job's channels, as for :func:`pack`.
-        later: The names of tuned hyperparameters, as for :func:`pack`.
+        later: The tuned hyperparameters, as for :func:`pack`.
         added: The names of hyperparameters that the estimator adds, as for :func:`pack`.
 
     Raises:
@@ -284,14 +284,13 @@ def describe(
             raise ConfigurationError(
                 unknown(f"hyperparameter of {name}()", key, [n for n, other in taken.items() if not other["channel"]])
             )
-        if key not in hyperparameters:
-            continue
-        try:
-            runner.convert(str(item["type"]), hyperparameters[key])
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(hyperparameters[key])}."
-            ) from None
+        for value in later[key] if key in later else [hyperparameters[key]]:
+            try:
+                runner.convert(str(item["type"]), value)
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(value)}."
+                ) from None
     known = {*hyperparameters, *later, *added}
     missing = [
         f"{'channel' if item['channel'] else 'hyperparameter'} {key!r}"

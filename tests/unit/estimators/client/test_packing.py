@@ -32,10 +32,12 @@ def takes_all(**others: Any) -> None:
 
 
 def test_what_is_tuned_has_to_be_a_parameter() -> None:
-    packing.describe(takes, hyperparameters={}, channels=(), later=["rate"])
-    packing.describe(takes_all, hyperparameters={}, channels=(), later=["anything"])
+    packing.describe(takes, hyperparameters={}, channels=(), later={"rate": [1, 0.5]})
+    packing.describe(takes_all, hyperparameters={}, channels=(), later={"anything": ["a"]})
+    with pytest.raises(ConfigurationError, match=r"takes\(\) expects float, got 'a'"):
+        packing.describe(takes, hyperparameters={}, channels=(), later={"rate": [1, "a"]})
     with pytest.raises(ConfigurationError, match=r"hyperparameter of takes\(\) 'rat'. Did you mean 'rate'"):
-        packing.describe(takes, hyperparameters={}, channels=(), later=["rat"])
+        packing.describe(takes, hyperparameters={}, channels=(), later={"rat": [1]})
 
 
 @pytest.mark.parametrize("image", [None, "mine:py27", f"{AWS}-py{HERE}", f"{AWS}-py{HERE}-ubuntu20.04-sagemaker"])
