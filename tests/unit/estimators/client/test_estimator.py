@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 import os
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from synthetic import recorded
 
+from container.contract import rules
 from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow
 from estimators.callbacks import Callback
+from estimators.client import attaching, request_builder
 from estimators.client import estimator_base as module
 from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.settings import Settings
 from estimators.testing import FakeOutcome
 
 SCRIPT = """\
@@ -153,6 +157,26 @@ def test_attach_gives_back_the_arguments(home: Path) -> None:
     assert attached.settings.hyperparameters == estimator.settings.hyperparameters
     assert attached.source_dir == str(home / "jobs" / job.name / "source")
     assert attached._draft(None, None).spec.name.startswith("mine-")
+
+
+def test_attach_gives_back_the_arguments_of_a_job_on_sagemaker() -> None:
+    given: dict[str, Any] = {
+        "training_repository_access_mode": "Vpc",
+        "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:123456789012:function:login",
+        "enable_remote_debug": True,
+        "enable_infra_check": True,
+        "enable_session_tag_chaining": True,
+    }
+    settings = Settings(
+        image_uri="image:1", instance_type="ml.m5.large", instance_count=1, output_path="s3://bucket", **given
+    )
+    spec = request_builder.build_spec(settings, name="job", channels=(), code=None, passes_model_dir=False)
+    options = rules.to_dict(request_builder.build_options(settings))
+    record: Any = SimpleNamespace(
+        read_request=spec.to_request, read_options=lambda: options, source_dir=Path("none"), path=Path("/none")
+    )
+    attached = attaching.settings_of(record, passes_model_dir=False)
+    assert {name: getattr(attached, name) for name in given} == given
 
 
 @pytest.mark.parametrize("model_dir", [False, None, "/given"])
