@@ -97,6 +97,9 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
     log_level = decoded.get(codec.LOG_LEVEL)
     image = spec.algorithm.others.get("TrainingImageConfig") or {}
     credentials = image.get("TrainingRepositoryAuthConfig") or {}
+    switches: dict[str, Any] = {
+        name: (spec.others.get(member) or {}).get(key) for name, (member, key) in SWITCHES.items()
+    }
     return Settings(
         role=spec.role or None,
         instance_count=spec.instance_count,
@@ -142,7 +145,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         tags=spec.tags,
         hang_timeout=spec.hang_timeout,
         run_options=dataclasses.replace(options.run_options, faults=()),
-        **{name: (spec.others.get(member) or {}).get(key) for name, (member, key) in SWITCHES.items()},
+        **switches,
     )
 
 
