@@ -11,6 +11,7 @@ import __future__
 
 import contextlib
 import dataclasses
+import dis
 import functools
 import inspect
 import io
@@ -49,6 +50,9 @@ _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b
 
 #: A callable of the user: a function, a method of an object, or a ``functools.partial`` of one of these.
 Function = Callable[..., Any]
+
+#: The beginnings of the names of the instructions for operators.
+_OPERATORS = ("BINARY_", "COMPARE_", "CONTAINS_", "INPLACE_", "IS_", "UNARY_")
 
 #: The annotations of parameters that fleetfit reads.
 _SIMPLE = ("int", "float", "bool", "str", "Channel")
@@ -489,7 +493,7 @@ def _appearance(function: Function, codes: Iterable[types.CodeType]) -> str:
     for text in (sources, []):
         body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
         written = f"\n\ndef _never_called():\n{body}\n"
-        if _codes_of(written):  # not the case for a lambda within a call, for example
+        if _forms_of(written):  # not the case for a lambda within a call, for example
             return written
     return ""
 
@@ -537,14 +541,14 @@ def _source_lines(code: types.CodeType) -> tuple[list[str], int]:
         OSError: the source is unknown. It is also unknown if its file has been changed since Python has read the file.
     """
     lines, _ = inspect.findsource(code)
-    if code not in _codes_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag):
+    if _form_of(code) not in _forms_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag):
         raise OSError(f"{code.co_filename} has been changed")
     return inspect.getsourcelines(code)
 
 
 @functools.lru_cache(maxsize=8)
-def _codes_of(text: str, flags: int = 0) -> frozenset[types.CodeType]:
-    """Return all code objects of a program. Return nothing if the program is not valid.
+def _forms_of(text: str, flags: int = 0) -> frozenset[tuple[Any, ...]]:
+    """Return the forms of all code objects of a program. Return nothing if the program is not valid.
 
     Args:
         text: The text of the program.
@@ -558,7 +562,22 @@ def _codes_of(text: str, flags: int = 0) -> frozenset[types.CodeType]:
         return frozenset()
     for code in found:
         found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(found)
+    return frozenset(map(_form_of, found))
+
+
+def _form_of(code: types.CodeType) -> tuple[Any, ...]:
+    """Return the properties of a code object that depend only on its own source.
+
+    The instructions also depend on the imports of the program, and notebooks compile each statement of a cell as a
+    program.
+    """
+    instructions = ((one.opname, one.arg) for one in dis.get_instructions(code))
+    return (
+        code.co_name, code.co_firstlineno, code.co_names, code.co_varnames, code.co_freevars,
+        tuple(one for one in instructions if one[0].startswith(_OPERATORS)),
+        frozenset(line for *_, line in code.co_lines()),
+        tuple(_form_of(one) if isinstance(one, types.CodeType) else (type(one), one) for one in code.co_consts),
+    )  # fmt: skip
 
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
@@ -268,11 +269,14 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edit", ['    """Not yet closed.\n', "    import torch\n"])
 def test_the_source_of_a_file_that_has_been_changed_is_unknown(tmp_path: Path, edit: str) -> None:
     script, made = tmp_path / "train.py", {"__name__": "__main__"}
-    head, body = "def train():\n", "    import json\n    return json.dumps(1)\n"
-    script.write_text(head + body)
-    exec(compile(script.read_text(), str(script), "exec"), made)
-    assert packing._source_of(made["train"]) == {"text": head + body, "file": str(script), "line": 1}
-    script.write_text(f"{head}{edit}{body}")
+    begin, head, body = "import json\n", "def train():\n", "    import json\n    return json.dumps(len("a") + 1)\n"
+    script.write_text(begin + head + body)
+    for statement in ast.parse(script.read_text()).body:  # as notebooks execute cells
+        exec(compile(ast.Module([statement], []), str(script), "exec"), made)
+    assert packing._source_of(made["train"]) == {"text": head + body, "file": str(script), "line": 2}
+    script.write_text(begin + head + body.replace("+", "-"))
+    assert packing._source_of(made["train"]) is None
+    script.write_text(f"{begin}{head}{edit}{body}")
     packed = pack(made["train"])
     assert json.loads(packed.files["fleetfit_function/function.json"])["source"] is None
     assert edit not in packed.files[packed.program].decode()
