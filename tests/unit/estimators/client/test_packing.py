@@ -269,7 +269,7 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("edit", ['    """Not yet closed.\n', "    import torch\n"])
 def test_the_source_of_a_file_that_has_been_changed_is_unknown(tmp_path: Path, edit: str) -> None:
     script, made = tmp_path / "train.py", {"__name__": "__main__"}
-    begin, head, body = "import json\n", "def train():\n", "    import json\n    return json.dumps(len("a") + 1)\n"
+    begin, head, body = "import json\n", "def train():\n", "    import json\n    return json.dumps(len('a') + 1)\n"
     script.write_text(begin + head + body)
     for statement in ast.parse(script.read_text()).body:  # as notebooks execute cells
         exec(compile(ast.Module([statement], []), str(script), "exec"), made)
