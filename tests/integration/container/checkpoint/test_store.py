@@ -13,19 +13,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from checkpoints import contents
 
 from container.checkpoint import (
     CheckpointLockedError,
-    Progress,
 )
-from container.checkpoint.store import CheckpointContents, CheckpointStore
+from container.checkpoint.store import CheckpointStore
 from container.contract import variables
-
-
-def contents(step: int, content: bytes | None = None, **more: object) -> CheckpointContents:
-    data = content if content is not None else bytes([step % 256]) * 5000
-    files = {"one.bin": [memoryview(data)], "two.bin": [memoryview(b"head"), memoryview(data)]}
-    return CheckpointContents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture

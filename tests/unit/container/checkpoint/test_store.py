@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from checkpoints import contents
 
 from container.checkpoint import (
     CheckpointError,
@@ -25,12 +26,6 @@ from container.checkpoint import manifest as manifests
 from container.checkpoint.errors import DamagedCheckpointError
 from container.checkpoint.retention import Best
 from container.checkpoint.store import CheckpointContents, CheckpointStore, _room
-
-
-def contents(step: int, content: bytes | None = None, **more: object) -> CheckpointContents:
-    data = content if content is not None else bytes([step % 256]) * 5000
-    files = {"one.bin": [memoryview(data)], "two.bin": [memoryview(b"head"), memoryview(data)]}
-    return CheckpointContents(progress=Progress(step=step), files=files, **more)  # type: ignore[arg-type]
 
 
 @pytest.fixture
