@@ -286,12 +286,6 @@ def test_before_the_first_job_there_is_nothing() -> None:
             use()
 
 
-def test_values_that_are_given_out_cannot_change_the_estimator() -> None:
-    estimator = TensorFlow(environment={"A": "b"})
-    estimator.environment["A"] = "c"
-    assert estimator.environment == {"A": "b"}
-
-
 def test_subclasses_are_estimators() -> None:
     class Mine(TensorFlow):
         """One's own."""

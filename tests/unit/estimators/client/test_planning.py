@@ -39,11 +39,6 @@ def plan(**arguments: Any) -> ClusterPlan:
     return TensorFlow(**given).plan(job_name="job")
 
 
-def test_nothing_is_started_or_written(home: Path) -> None:
-    plan(instance_count=2, distribution=MPI(processes_per_host=2))
-    assert not home.exists()
-
-
 def test_a_plain_script(home: Path) -> None:
     planned = plan(hyperparameters={"epochs": 3}, model_dir=False)
     (process,) = planned.processes
@@ -194,18 +189,6 @@ def test_containers_are_planned_as_dockers_commands(home: Path) -> None:
     assert not home.exists()
 
 
-def test_a_plan_of_sagemaker_holds_the_request() -> None:
-    planned = plan(
-        instance_type="ml.p3.2xlarge",
-        output_path="s3://bucket/out",
-        role="arn:aws:iam::123456789012:role/x",
-        image_uri="123456789012.dkr.ecr.eu-west-1.amazonaws.com/fleetfit-training:gpu",
-    )
-    parameters = planned.request["HyperParameters"]
-    assert parameters["sagemaker_submit_directory"] == '"s3://bucket/out/job/source/sourcedir.tar.gz"'
-    assert parameters["model_dir"] == '"s3://bucket/out/job/model"'
-
-
 def test_a_variable_that_is_too_long_is_refused_with_the_limit_of_requests() -> None:
     said = r"^Environment\['A'\] has 200000 .* at most 512 are allowed; put long values into a file of a channel\.$"
     with pytest.raises(ConfigurationError, match=said):
@@ -329,10 +312,6 @@ class TestManyHosts:
         planned = plan(instance_count=2, distribution=MPI(), hyperparameters={"host": hosts})
         shown = str(planned).replace(shlex.quote(sys.executable), "python").replace("\n      ", " ")
         assert f"python train.py --host {hosts}" in shown
-
-    def test_a_host_of_many_that_is_not_there(self, planned: ClusterPlan) -> None:
-        with pytest.raises(KeyError, match=r"no host 'algo-0'; hosts: \['algo-1', 'algo-2', …, 'algo-1024'\]"):
-            planned.environment("algo-0")
 
     def test_more_ranks_than_tf_config_can_name_are_refused(self) -> None:
         with pytest.raises(ConfigurationError, match=r"× 8 processes it would have 1\d\d,\d\d\d characters.*MPI\(\)"):

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from container.contract import rules
-from container.contract.strategies import MPI
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import (
     Algorithm,
@@ -173,34 +172,6 @@ def test_wrong_types_of_a_request_are_named() -> None:
         TrainingJobSpec.from_request({"InputDataConfig": "x"})
     with pytest.raises(ConfigurationError, match="Resources: expected a structure, got 3"):
         TrainingJobSpec.from_request({"ResourceConfig": 3})
-
-
-def test_what_a_job_is_can_be_asked() -> None:
-    spec = TrainingJobSpec(
-        name="job",
-        resources=Resources(instance_type="local_process", instance_count=11),
-        hyperparameters={
-            "epochs": "3",
-            "raw": "not json",
-            "sagemaker_program": '"train.py"',
-            "sagemaker_submit_directory": '"file:///src"',
-            "sagemaker_mpi_enabled": "true",
-            "sagemaker_mpi_num_of_processes_per_host": "2",
-        },
-    )
-    assert spec.hosts[0] == "algo-1"
-    assert spec.hosts[-1] == "algo-11"
-    assert spec.strategy == MPI(processes_per_host=2)
-    assert spec.size == 22
-    assert spec.user_hyperparameters == {"epochs": 3, "raw": "not json"}
-    assert spec.program == "train.py"
-    assert spec.submit_directory == "file:///src"
-
-
-def test_a_spec_shows_what_was_set() -> None:
-    assert repr(TrainingJobSpec(name="job", stopping=StoppingCondition(max_run_s=3))) == (
-        "TrainingJobSpec(name='job', stopping=StoppingCondition(max_run_s=3))"
-    )
 
 
 class TestRunOptions:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import warnings
@@ -117,12 +116,6 @@ def test_names_tell_runs_apart() -> None:
 def test_what_cannot_be_compared_is_refused(arguments: tuple, options: dict, part: str) -> None:
     with pytest.raises(ConfigurationError, match=part):
         compare(*arguments, **options)
-
-
-def test_it_becomes_json() -> None:
-    comparison = three()
-    groups = json.loads(json.dumps(comparison.to_dict()))["groups"]
-    assert [group["name"] for group in groups] == [group.name for group in comparison.groups]
 
 
 def test_prices_of_ones_own() -> None:
