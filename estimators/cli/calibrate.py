@@ -76,7 +76,7 @@ def run(args: argparse.Namespace) -> int:
         warnings.simplefilter("ignore", ComparisonWarning)  # the runs have different batches on purpose
         warnings.simplefilter("ignore", PreflightWarning)  # nor is it news that processes share the cores
         settings = {"instance_type": args.instance_type, "seconds": args.seconds}
-        console.say(f"measuring {', '.join(strategies)} with {_and(counts)} processes …")
+        console.say(f"measuring {', '.join(strategies)} with {' and '.join(map(str, counts))} processes …")
         sizes = (
             (calibrate.SMALL, calibrate.LARGE)
             if args.no_check
@@ -132,10 +132,6 @@ def _other(counts: Sequence[int]) -> int:
         counts: The fitted numbers of processes, in ascending order.
     """
     return next((count + 1 for count in counts[:-1] if count + 1 not in counts), counts[-1] + 1)
-
-
-def _and(counts: Sequence[int]) -> str:
-    return " and ".join(map(str, counts))
 
 
 def _out_checks(title: str, checks: Sequence[Check]) -> None:

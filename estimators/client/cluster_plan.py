@@ -256,12 +256,9 @@ class ClusterPlan:
             for name, value in self._shown_environment(host).items():
                 lines.append(f"    {name}={_short(value)}")
         if self._capabilities.managed:
-            lines += ["", "request (CreateTrainingJob):", self._request_text()]
+            request = json.dumps(mask_request(self.request), indent=2, ensure_ascii=False)
+            lines += ["", "request (CreateTrainingJob):", request]
         return "\n".join(lines)
-
-    def _request_text(self) -> str:
-        """Return the request that SageMaker would receive, with secrets masked."""
-        return json.dumps(mask_request(self.request), indent=2, ensure_ascii=False)
 
     def __repr__(self) -> str:
         return str(self)

@@ -222,7 +222,8 @@ class EstimatorBase:
         )
         if self.latest_training_job is not None:
             sent = self.latest_training_job.record.read_request().get("HyperParameters") or {}
-            values = {**{name: text for name, text in sent.items() if _is_platform(name)}, **values}
+            own = {name: text for name, text in sent.items() if codec.is_reserved(name) or name == codec.MODEL_DIR}
+            values = {**own, **values}
         return values
 
     def set_hyperparameters(self, **values: Any) -> None:
@@ -508,7 +509,3 @@ def _parse_logs(logs: Any) -> tuple[bool, bool]:
     if not isinstance(logs, str) or logs not in _LOGS:
         raise ConfigurationError(unknown("value of fit(logs=…)", logs, (*_LOGS, "True", "False")))
     return _LOGS[logs]
-
-
-def _is_platform(name: str) -> bool:
-    return codec.is_reserved(name) or name == codec.MODEL_DIR

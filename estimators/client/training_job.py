@@ -301,13 +301,11 @@ class TrainingJob:
         finally:
             taken.release()
         until = time.monotonic() + _FIRST_NEWS_SECONDS
-        while self._last_seen() == statuses.last_seen(stored) and self.record.is_supervised():
+        seen = statuses.last_seen(stored)
+        while statuses.last_seen(self.record.stored_status()) == seen and self.record.is_supervised():
             if time.monotonic() > until:
                 break
             time.sleep(_POLL_SECONDS / 2)
-
-    def _last_seen(self) -> float | None:
-        return statuses.last_seen(self.record.stored_status())
 
     def _wait_until_taken(self) -> None:
         """Wait until SageMaker or the dispatcher has accepted or refused the job. For other jobs, return at once.

@@ -22,7 +22,7 @@ import fcntl
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -151,15 +151,7 @@ class JobRecord:
             JobExistsError: the name is already used. The record has not been moved.
             RecordError: the folder cannot be written.
         """
-        path = self.path.with_name(name)
-        with explained(path, "create"):
-            try:
-                os.rename(self.path, path)  # fails if the name has a record, which is never empty
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise _taken(path) from None
-                raise
-        self.path = path
+        self.path = move_staged(self.path, name, _taken)
 
     @classmethod
     def open(cls, name: str, home: str | Path | None = None) -> JobRecord:
@@ -470,6 +462,19 @@ class JobRecord:
             return None
         except ValueError as error:
             raise RecordError(f"{path} is damaged: {error}. Remove the job's folder if you do not need it.") from error
+
+
+def move_staged(aside: Path, name: str, taken: Callable[[Path], Exception]) -> Path:
+    """Move a staged record to its final path, and return this path. If the name is used, raise the error ``taken``."""
+    path = aside.with_name(name)
+    with explained(path, "create"):
+        try:
+            os.rename(aside, path)  # fails if the name has a record, which is never empty
+        except OSError as error:
+            if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise taken(path) from None
+            raise
+    return path
 
 
 def _taken(path: Path) -> JobExistsError:

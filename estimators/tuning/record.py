@@ -9,7 +9,6 @@ for other readers. The file ``lock`` is locked by the tuning job's process.
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import re
 from pathlib import Path
@@ -23,7 +22,7 @@ from estimators.job import fleets
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError
 from estimators.job.request import JobOptions
 from estimators.records.private_files import explained, replace_json, reserve
-from estimators.records.record import JobRecord, jobs_folder
+from estimators.records.record import JobRecord, jobs_folder, move_staged
 from estimators.tuning.config import TuningSpec
 
 #: SageMaker's pattern for the name of a tuning job.
@@ -80,15 +79,7 @@ class TuningRecord:
         Raises:
             JobExistsError: the name is already used.
         """
-        path = self.path.with_name(name)
-        with explained(path, "create"):
-            try:
-                os.rename(self.path, path)
-            except OSError as error:
-                if error.errno in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
-                    raise _taken(path) from None
-                raise
-        self.path = path
+        self.path = move_staged(self.path, name, _taken)
 
     def discard(self) -> None:
         """Remove a record that has not been published."""
