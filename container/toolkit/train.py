@@ -19,7 +19,7 @@ import site
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from container import launchers
 from container.contract import hyperparameters as codec
@@ -214,7 +214,7 @@ def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outc
     """Report how the job ended on this host, as an event and in a file (``success`` or ``failure``). Return the exit
     code.
     """
-    tree = _outcome_tree(base)
+    tree = (base / "output" / "failure", base / "output" / "success")
     if outcome.failure is not None:
         output.event(Event(kind="failure", host=host, attempt=attempt, data=outcome.failure.to_dict()))
         if not tree[0].exists():  # the user's own failure file is kept
@@ -225,10 +225,6 @@ def _conclude(output: Output, base: Path, host: str, attempt: int, outcome: Outc
         return _STOPPED
     _write(output, host, tree[1], success_text(attempt))
     return 0
-
-
-def _outcome_tree(base: Path) -> tuple[Path, Path]:
-    return base / "output" / "failure", base / "output" / "success"
 
 
 def _write(output: Output, host: str, path: Path, text: str) -> None:
@@ -251,7 +247,7 @@ def read_environment(base: Path) -> Environment:
     channels.pop(CODE_CHANNEL, None)
     return Environment.from_config(
         base_dir=base,
-        machine=this_machine(with_mpi=_wants_mpi(hyperparameters)),
+        machine=this_machine(with_mpi=codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True),
         hyperparameters=hyperparameters,
         resource_config=read_json_file(config / "resourceconfig.json", {}),
         input_data_config=channels,
@@ -260,10 +256,6 @@ def read_environment(base: Path) -> Environment:
         user_environment={name: os.environ[name] for name in codec.NAMING_VARIABLES if name in os.environ},
         addresses=json.loads(os.environ.pop(variables.ADDRESSES, "") or "{}"),
     )
-
-
-def _wants_mpi(hyperparameters: dict[str, Any]) -> bool:
-    return codec.decode_value(hyperparameters.get("sagemaker_mpi_enabled")) is True
 
 
 class Preparation:
