@@ -28,10 +28,7 @@ if number < int(os.environ["FAILS"]):
 """
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 WAYS: dict[str, dict[str, Any]] = {

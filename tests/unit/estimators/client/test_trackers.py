@@ -14,14 +14,7 @@ from estimators.client.trackers.base import TrackedValue
 
 @pytest.mark.parametrize(
     ("name", "accepted"),
-    [
-        ("val/loss", "val/loss"),
-        ("größe.1", "größe.1"),
-        ("optimizer[lr]", "optimizer_lr_"),
-        ("//a/../b/", "b"),
-        ("..", "_"),
-        ("", "_"),
-    ],
+    [("val/loss", "val/loss"), ("größe.1", "größe.1"), ("lr[a]", "lr_a_"), ("//a/../b/", "b"), ("..", "_"), ("", "_")],
 )
 def test_mlflow_accepts_the_names(name: str, accepted: str) -> None:
     assert mlflow.name_of(name) == accepted
