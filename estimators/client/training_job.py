@@ -653,8 +653,7 @@ class TrainingJob:
         return f"training job {self.name}: {shape}, on {spec.instance_type}"
 
     def _interrupt_grace(self) -> float:
-        value = self.record.read_options().get("interrupt_grace")
-        return float(value) if isinstance(value, int | float) else 5.0
+        return float(self.record.read_options().get("interrupt_grace", 5.0))
 
     def _is_over(self) -> bool:
         """Return whether the job has ended, according to the record.
