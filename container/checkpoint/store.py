@@ -510,7 +510,7 @@ class CheckpointStore:
     def _opened(self, name: str, folder: int, file: str) -> Iterator[tuple[int, int]]:
         """Open a file of a checkpoint, and yield the file's descriptor and size."""
         try:
-            fd = _open_to_read(file, folder)
+            fd = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
         except FileNotFoundError:
             self._check_not_deleted(name, folder)
             raise _damaged(name, file, "it is missing") from None
@@ -588,13 +588,6 @@ def serial_of(name: str) -> int:
     match = _NAME.fullmatch(name)
     assert match is not None
     return int(match[1])
-
-
-def _open_to_read(name: str, folder: int) -> int:
-    """Open a file of a checkpoint for reading. If the file is a FIFO, do not wait until another process opens
-    the FIFO.
-    """
-    return os.open(name, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
 
 
 def _write_file(folder: str, name: str, pieces: Sequence[memoryview]) -> tuple[int, str]:

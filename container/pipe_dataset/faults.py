@@ -81,7 +81,7 @@ def at(reader: Reader, offset: int, record: int, cause: str, *, framed: bool = F
             return DamagedRecordError(reader.channel, note.uri, why, offset=place, record=number + 1)
     number = None
     with contextlib.suppress(Exception):
-        number = _count_until(reader, last.uri, offset - last.at) + 1
+        number = _walk(reader, last.uri, offset=offset - last.at)[1] + 1
     return DamagedRecordError(reader.channel, last.uri, cause, offset=offset - last.at, record=number)
 
 
@@ -150,11 +150,6 @@ def _scan(reader: Reader, uri: str, size: int | None) -> tuple[int, int, str] | 
         except FramingError as error:
             return error.position, error.count, error.cause
     return None
-
-
-def _count_until(reader: Reader, uri: str, offset: int) -> int:
-    """Return how many records of an object begin before an offset."""
-    return _walk(reader, uri, offset=offset)[1]
 
 
 def _place_of(reader: Reader, uri: str, number: int | None) -> int | None:

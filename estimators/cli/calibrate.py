@@ -105,7 +105,7 @@ def run(args: argparse.Namespace) -> int:
             console.say(f"saved in {file}; recommend(…, instance_type={args.instance_type!r}) uses this calibration.")
         unseen: list[Check] = []
         if not args.no_check:
-            other = _other(counts)
+            other = next((count + 1 for count in counts[:-1] if count + 1 not in counts), counts[-1] + 1)
             console.say(f"checking with {other} processes …")
             checked = calibrate.measure(strategies, (other,), sizes, **settings)
             _say_failures(checked)
@@ -121,17 +121,6 @@ def run(args: argparse.Namespace) -> int:
     else:
         _out_checks("the other steps", unseen)
     return Exit.OK
-
-
-def _other(counts: Sequence[int]) -> int:
-    """Return the number of processes for the check of the calibration.
-
-    This is a number between the fitted numbers. If no such number exists, the largest fitted number plus 1 is returned.
-
-    Args:
-        counts: The fitted numbers of processes, in ascending order.
-    """
-    return next((count + 1 for count in counts[:-1] if count + 1 not in counts), counts[-1] + 1)
 
 
 def _out_checks(title: str, checks: Sequence[Check]) -> None:

@@ -14,6 +14,7 @@ from container.contract import hyperparameters as codec
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.contract.strategies import MPI
 from estimators.backends.sagemaker.shipping import is_shipped
+from estimators.client.request_builder import SWITCHES
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 from estimators.job.fleets import DEFAULT
@@ -94,6 +95,11 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
     source = record.source_dir
     resources, checkpoint, vpc = spec.resources, spec.checkpoint, spec.vpc
     log_level = decoded.get(codec.LOG_LEVEL)
+    image = spec.algorithm.others.get("TrainingImageConfig") or {}
+    credentials = image.get("TrainingRepositoryAuthConfig") or {}
+    switches: dict[str, Any] = {
+        name: (spec.others.get(member) or {}).get(key) for name, (member, key) in SWITCHES.items()
+    }
     return Settings(
         role=spec.role or None,
         instance_count=spec.instance_count,
@@ -112,6 +118,8 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         container_entry_point=None if is_shipped(spec) else spec.algorithm.entry_point or None,
         container_arguments=spec.algorithm.arguments or None,
         image_uri=spec.algorithm.image,
+        training_repository_access_mode=image.get("TrainingRepositoryAccessMode"),
+        training_repository_credentials_provider_arn=credentials.get("TrainingRepositoryCredentialsProviderArn"),
         framework_version=options.framework_version,
         py_version=options.py_version,
         input_mode=spec.algorithm.input_mode,
@@ -137,6 +145,7 @@ def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: boo
         tags=spec.tags,
         hang_timeout=spec.hang_timeout,
         run_options=dataclasses.replace(options.run_options, faults=()),
+        **switches,
     )
 
 

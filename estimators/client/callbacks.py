@@ -104,6 +104,8 @@ class EventFeed:
         progress: The object that tracks the job's progress, or None.
         before: The function to call before the callbacks are called. It clears the status line, because a callback may
             print.
+        since: The first attempt whose events the callbacks get. A callback that has stopped the job because of a metric
+            must not get this metric again after ``resume()``.
     """
 
     def __init__(
@@ -112,11 +114,13 @@ class EventFeed:
         callbacks: tuple[Callback, ...],
         progress: JobProgress | None = None,
         before: Callable[[], None] = lambda: None,
+        since: int = 0,
     ) -> None:
         self._job = job
         self._callbacks = callbacks
         self._progress = progress
         self._before = before
+        self._since = since
         self._tail = EventTail(job.record)
 
     def poll(self) -> bool:
@@ -138,6 +142,8 @@ class EventFeed:
     def _tell(self, events: list[Event]) -> None:
         self._before()
         for event in events:
+            if event.attempt < self._since:
+                continue
             metric = metric_of(event)
             for callback in self._callbacks:
                 callback.on_event(self._job, event)

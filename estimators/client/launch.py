@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -199,6 +200,8 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
             raise ConfigurationError(f"training job {record.name!r} never started: start a new job with fit().")
         record.write_status(_resumed(stored, time.time(), record.last_sign()))
         (record.path / saving.FILE).unlink(missing_ok=True)  # the saved result of the earlier attempts
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(record.copies_dir)  # the outputs of the earlier attempts
         hand_over(record, spec, options)
         return _started(record, attached=attached, resumed=True)
     finally:

@@ -7,10 +7,12 @@ import functools
 import os
 import re
 import sys
+import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from container import launchers
+from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
@@ -66,7 +68,7 @@ class Draft:
         passes_model_dir: bool,
         framework: str | None = None,
         experiment: Mapping[str, str] | None = None,
-        tuned: Collection[str] = (),
+        tuned: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
         source: Source | None = None,
     ) -> Draft:
         """Build a job.
@@ -78,7 +80,7 @@ class Draft:
             passes_model_dir: Whether the script receives ``--model_dir``.
             framework: The script's framework, or None if the framework is unknown.
             experiment: SageMaker's ``ExperimentConfig``.
-            tuned: The names of hyperparameters whose values a tuning job will add.
+            tuned: The hyperparameters whose values a tuning job will add, with examples of the values.
             source: The user's code if the caller has already read it. With None, the code is found from the settings.
 
         Raises:
@@ -95,7 +97,9 @@ class Draft:
             found = discovery.discover(settings, framework or "tensorflow")
             settings, problems, remarks = found.settings, found.problems, found.warnings
         channels = parse_inputs(inputs)
-        source = source or _source(settings, frozenset(channel.name for channel in channels), tuned)
+        if source is None:
+            added = (codec.MODEL_DIR,) if passes_model_dir and settings.model_dir is not False else ()
+            source = _source(settings, frozenset(channel.name for channel in channels), tuned, added)
         code = _code_on_s3(settings)
         if source is not None:
             code = request_builder.Code(
@@ -293,7 +297,9 @@ def _code_on_s3(settings: Settings) -> request_builder.Code | None:
     return request_builder.Code(program=settings.entry_point, submit_directory=location)
 
 
-def _source(settings: Settings, channels: Collection[str], tuned: Collection[str]) -> Source | None:
+def _source(
+    settings: Settings, channels: Collection[str], tuned: Mapping[str, Sequence[Any]], added: Collection[str]
+) -> Source | None:
     if callable(settings.entry_point):
         from estimators.client.functions import packing
 
@@ -304,6 +310,7 @@ def _source(settings: Settings, channels: Collection[str], tuned: Collection[str
             hyperparameters=settings.hyperparameters,
             channels=channels,
             later=tuned,
+            added=added,
             limit=settings.capture_limit,
         )
         without = (jobs_folder().parent,)

@@ -33,6 +33,12 @@ from estimators.job.request import (
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
+#: Arguments of estimators -> the member of the request, and its member, that have the same value.
+SWITCHES = {
+    "enable_remote_debug": ("RemoteDebugConfig", "EnableRemoteDebug"),
+    "enable_infra_check": ("InfraCheckConfig", "EnableInfraCheck"),
+    "enable_session_tag_chaining": ("SessionChainingConfig", "EnableSessionTagChaining"),
+}
 #: The role in the request of a job that needs no role.
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/fleetfit-local"
 
@@ -290,11 +296,5 @@ def _inputs(settings: Settings, channels: tuple[InputChannel, ...]) -> tuple[Inp
 
 
 def _other_members(settings: Settings) -> dict[str, Any]:
-    others: dict[str, Any] = {}
-    if settings.enable_remote_debug is not None:
-        others["RemoteDebugConfig"] = {"EnableRemoteDebug": settings.enable_remote_debug}
-    if settings.enable_infra_check is not None:
-        others["InfraCheckConfig"] = {"EnableInfraCheck": settings.enable_infra_check}
-    if settings.enable_session_tag_chaining is not None:
-        others["SessionChainingConfig"] = {"EnableSessionTagChaining": settings.enable_session_tag_chaining}
-    return others
+    given = {name: getattr(settings, name) for name in SWITCHES}
+    return {SWITCHES[name][0]: {SWITCHES[name][1]: value} for name, value in given.items() if value is not None}

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from container.contract.strategies import Distribution, Elastic
 from container.contract.wire import Event
 from estimators.client.callbacks import Callback, Metric
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError, JobUnreachableError
+from estimators.job.request import TrainingJobSpec
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -60,7 +62,52 @@ class JobHosts:
         return resize(job, size)
 
 
-class RandomResize(Callback):
+class _Resizing(Callback):
+    """Base class of the callbacks that change the number of hosts.
+
+    Args:
+        hosts: The object to resize instead of the job, such as a cluster on whose nodes the hosts run.
+        sizes: The numbers of hosts that the job must be able to have.
+    """
+
+    def __init__(self, hosts: Hosts | None, sizes: Iterable[int] = ()) -> None:
+        self._hosts = hosts or JobHosts()
+        self._sizes = tuple(sizes)
+        self._is_checked = hosts is not None
+
+    def on_event(self, job: TrainingJob, event: Event) -> None:
+        """Check at the job's first event that the job can be resized, because otherwise it would be stopped later.
+
+        Raises:
+            ConfigurationError: the job is not elastic, or cannot have one of the sizes.
+        """
+        if not self._is_checked:
+            self._is_checked = True
+            spec = TrainingJobSpec.from_request(job.record.read_request())
+            problem = resizing_problem(spec.strategy, spec.instance_count, self._sizes)
+            if problem is not None:
+                raise ConfigurationError(f"{type(self).__name__}: {problem}")
+
+
+def resizing_problem(strategy: Distribution | None, hosts: int, sizes: Iterable[int]) -> str | None:
+    """Return the reason why a job cannot be resized to each of the given sizes, or None if it can.
+
+    Args:
+        strategy: The job's strategy.
+        hosts: The number of hosts with which the job starts.
+        sizes: The numbers of hosts.
+    """
+    if not isinstance(strategy, Elastic):
+        return "the job's hosts cannot change. Use the distribution ElasticHorovod or ElasticTorchDistributed."
+    most = strategy.most_hosts(hosts)
+    least = strategy.min_hosts if strategy.min_workers is None else 1
+    for size in sizes:
+        if not least <= size <= most:
+            return f"the job cannot have {size} hosts, because its distribution allows {least} to {most} hosts."
+    return None
+
+
+class RandomResize(_Resizing):
     """A callback that adds or removes hosts at regular intervals. Random numbers decide between adding and removing.
 
     Args:
@@ -95,7 +142,7 @@ class RandomResize(Callback):
         self._step, self._interval, self._least, self._most = step, interval, min, max
         self._generator = random.Random(seed)
         self._left = changes
-        self._hosts = hosts or JobHosts()
+        super().__init__(hosts)
         self._over = threading.Event()
         self._thread: threading.Thread | None = None
         #: The sizes that were requested, in order.
@@ -103,6 +150,7 @@ class RandomResize(Callback):
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
         """Start the random changes when the job reports that its first hosts have joined."""
+        super().on_event(job, event)
         if event.kind == "resized" and self._thread is None:
             self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="fleetfit-resize")
             self._thread.start()
@@ -126,7 +174,7 @@ class RandomResize(Callback):
                 self._left -= 1
 
 
-class GrowWithEpochs(Callback):
+class GrowWithEpochs(_Resizing):
     """A callback that changes the number of hosts after given epochs.
 
     With ``GrowWithEpochs({30: 4, 60: 8})``, the job has 4 hosts after epoch 30, and 8 hosts after epoch 60.
@@ -145,7 +193,7 @@ class GrowWithEpochs(Callback):
                 f"GrowWithEpochs takes a dict that maps finished epochs to hosts, such as {{30: 4}}; got {sizes!r}."
             )
         self._left = sorted(sizes.items())
-        self._hosts = hosts or JobHosts()
+        super().__init__(hosts, sizes.values())
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
         """Resize the job when the metric ``epoch`` reaches one of the given numbers of epochs."""
@@ -171,8 +219,6 @@ def resize(job: TrainingJob, size: int) -> bool:
         ConfigurationError: the job cannot have this number of hosts now.
         JobUnreachableError: the job's supervisor does not answer.
     """
-    from estimators.job.errors import JobUnreachableError
-
     try:
         names = staying(job)
         if size > len(names):

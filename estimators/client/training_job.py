@@ -79,6 +79,8 @@ class TrainingJob:
         self.record = record
         self._tie = tie
         self._process = process
+        #: The first attempt whose events callbacks get.
+        self._since = 0
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
@@ -565,7 +567,9 @@ class TrainingJob:
             TrainingJobError: the job failed again (only with ``wait=True``).
         """
         _check_shown("resume", logs, all)
+        attempt = int((self.record.stored_status() or {}).get(statuses.OWN, {}).get("attempt") or 0)
         job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
+        job._since = attempt + 1
         if wait:
             job.wait(logs=logs, callbacks=callbacks, all=all)
         return job
@@ -605,7 +609,7 @@ class TrainingJob:
         self._ensure_followed()
         with Interrupts() as interrupts:
             output = JobDisplay(self, sys.stdout if logs else None, all=all)
-            feed = EventFeed(self, checked, output.progress, before=output.hide)
+            feed = EventFeed(self, checked, output.progress, before=output.hide, since=self._since)
             try:
                 if logs and not self._is_over():
                     output.message(self._opening())
@@ -652,8 +656,7 @@ class TrainingJob:
         return f"training job {self.name}: {shape}, on {spec.instance_type}"
 
     def _interrupt_grace(self) -> float:
-        value = self.record.read_options().get("interrupt_grace")
-        return float(value) if isinstance(value, int | float) else 5.0
+        return float(self.record.read_options().get("interrupt_grace", 5.0))
 
     def _is_over(self) -> bool:
         """Return whether the job has ended, according to the record.

@@ -262,6 +262,8 @@ class JobRecord:
     hosts_dir = _PathOf("hosts")
     #: The folder for ``model.tar.gz`` and ``output.tar.gz``.
     output_dir = _PathOf("output")
+    #: Local copies of outputs that a function has returned, or that are on S3.
+    copies_dir = _PathOf("returned")
     #: The checkpoints of a job that specifies no other location for checkpoints.
     checkpoints_dir = _PathOf("checkpoints")
 

@@ -30,11 +30,12 @@ _DROPPED = ("job", "reports", "time")
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 
-def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> str:
+def trial_line(row: dict[str, Any], place: int, spec: TuningSpec, *, best: bool = False) -> str:
     """Return one line about a trial that has ended.
 
     Args:
         row: The trial's row in the record.
+        place: The trial's place among the tuning job's trials, from 1. A warm start takes the first trial numbers.
         spec: The study's spec.
         best: Whether the trial is the best so far.
     """
@@ -42,8 +43,7 @@ def trial_line(row: dict[str, Any], spec: TuningSpec, *, best: bool = False) -> 
     told = f"{spec.objective} {number_text(row['value'])}" if row["value"] is not None else ""
     why = f": {row['reason']}" if row["reason"] else ""
     star = "  ← best so far" if best else ""
-    count = f"{row['number'] + 1:>3}/{spec.limit}"
-    return visible(f"{count}  {row['state']:<9}  {told:<24}  {values}{why}{star}")
+    return visible(f"{place:>3}/{spec.limit}  {row['state']:<9}  {told:<24}  {values}{why}{star}")
 
 
 def held_up_by(record: TuningRecord) -> str | None:
@@ -191,10 +191,10 @@ class TrialLines:
     def show(self) -> None:
         """Print a line for each trial that has ended since the last call."""
         best = self.record.status().get("Fleetfit", {}).get("best")
-        for row in self.record.trials():
+        for place, row in enumerate(self.record.trials(), 1):
             if row["state"] != "Running" and row["number"] not in self._seen:
                 self._seen.add(row["number"])
-                write_text(sys.stdout, trial_line(row, self.record.spec, best=row["number"] == best) + "\n")
+                write_text(sys.stdout, trial_line(row, place, self.record.spec, best=row["number"] == best) + "\n")
 
 
 class LiveTable(TrialLines):

@@ -108,7 +108,7 @@ def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bou
         width = config.hosts // bounds.least
         left = max(0.0, 1.0 - time_share) / (1.0 - config.explore)
         wanted = max(1, math.ceil(width * left))
-        while len(order) > wanted and _could_use(len(order) - 1, config, bounds):
+        while len(order) > wanted and (len(order) - 1) * bounds.most > config.hosts - bounds.least:
             stopped.append(order.pop().number)
     hosts = {one.number: bounds.least for one in order}
     spare = config.hosts - bounds.least * len(order)
@@ -117,8 +117,3 @@ def shares(standings: Sequence[Standing], config: SharedFleetConfig, bounds: Bou
         hosts[one.number] += more
         spare -= more
     return Shares(hosts, tuple(stopped))
-
-
-def _could_use(count: int, config: SharedFleetConfig, bounds: Bounds) -> bool:
-    """Return whether ``count`` trials can use the hosts that become free when another trial stops."""
-    return count * bounds.most > config.hosts - bounds.least

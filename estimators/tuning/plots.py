@@ -137,7 +137,9 @@ def fleet(record: TuningRecord) -> Plot:
     if not found:
         return style.nothing(title, "no trial has had hosts yet")
     ends = sorted({second for rows in found.values() for second, _ in rows})
-    heights = [[_hosts_at(rows, second) for second in ends] for rows in found.values()]
+    heights = [
+        [next((hosts for at, hosts in reversed(rows) if at <= second), 0) for second in ends] for rows in found.values()
+    ]
     made, [axes] = style.figure(height=2.8)
     axes.stackplot(
         ends, heights, step="post", labels=[f"trial {number + 1}" for number in found], edgecolor=INK, linewidth=0.3,
@@ -176,10 +178,6 @@ def hosts_over_time(record: TuningRecord) -> dict[int, list[tuple[float, int]]]:
             changes[int(row["number"])] = [*rows, (last, 0)] if row["state"] != "Running" else rows
     first = min((rows[0][0] for rows in changes.values()), default=0)
     return {number: [((at - first) / 1e9, hosts) for at, hosts in rows] for number, rows in changes.items()}
-
-
-def _hosts_at(rows: list[tuple[float, int]], second: float) -> int:
-    return next((hosts for at, hosts in reversed(rows) if at <= second), 0)
 
 
 def reported(record: TuningRecord, row: dict[str, Any]) -> list[float]:

@@ -42,7 +42,8 @@ def successor(values: Sequence[float | None], member: int, config: PopulationCon
         config: The population's configuration.
         draw: The source of random numbers.
     """
-    order = sorted(range(len(values)), key=lambda place: _worth(values[place]), reverse=True)
+    worth = [value if value is not None else -math.inf for value in values]
+    order = sorted(range(len(values)), key=worth.__getitem__, reverse=True)
     share = max(1, math.floor(len(values) * config.quantile))
     best = [place for place in order[:share] if values[place] is not None]
     exploited = member in order[-share:] or values[member] is None
@@ -92,7 +93,3 @@ def _scale(item: Mapping[str, Any]) -> tuple[float, float, bool]:
     if scaling == "ReverseLogarithmic":
         return 1.0 - high, 1.0 - low, True
     return low, high, ranges.is_logarithmic(scaling, low, high)
-
-
-def _worth(value: float | None) -> float:
-    return value if value is not None else -math.inf

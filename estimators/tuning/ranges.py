@@ -167,8 +167,12 @@ def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str
     return found
 
 
-def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
+def from_request(request: Mapping[str, Any], *, plain: bool = False) -> dict[str, ParameterRange]:
     """Create ranges from a request's ``ParameterRanges``.
+
+    Args:
+        request: The request's ``ParameterRanges``.
+        plain: Whether the choices are plain texts, as for :func:`to_request`. If False, they are JSON.
 
     Raises:
         ConfigurationError: a range is empty, or is given twice, or has ends that are not numbers.
@@ -181,7 +185,7 @@ def from_request(request: Mapping[str, Any]) -> dict[str, ParameterRange]:
             values = list(item.get("Values") or ())
             if not values:
                 raise ConfigurationError(f"the range of the hyperparameter {name!r} is empty: it has no values.")
-            found[name] = CategoricalParameter([_decoded(text) for text in values])
+            found[name] = CategoricalParameter(values if plain else [_choice(name, text) for text in values])
             continue
         read: type[float] | type[int] = float if kind == "Continuous" else int
         try:
@@ -204,6 +208,15 @@ def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, A
     for kind, member in LISTS.items():
         for item in request.get(member) or ():
             yield str(item["Name"]), kind, item
+
+
+def examples(given: ParameterRange) -> list[Any]:
+    """Return values of a range that have the types of all its values."""
+    if isinstance(given, CategoricalParameter):
+        return given.choices
+    if isinstance(given, IntegerParameter):
+        return [given.min_value]
+    return [math.nextafter(given.min_value, math.inf)]  # not a whole number
 
 
 def is_logarithmic(scaling: str, low: float, high: float) -> bool:
@@ -249,6 +262,16 @@ def check_name(name: Any) -> None:
         raise ConfigurationError(f"hyperparameter_ranges: {shown(name)} is not a hyperparameter name.")
     if codec.is_reserved(name):
         raise ConfigurationError(f"hyperparameter_ranges: {name!r} belongs to the platform and cannot be tuned.")
+
+
+def _choice(name: str, text: str) -> Any:
+    """Decode a choice that is written as JSON. Return a text that is not JSON, or that JSON cannot represent again."""
+    value = codec.decode_value(text)
+    try:
+        codec.encode_value(name, value)
+    except ValueError:
+        return text
+    return value
 
 
 def _decoded(text: str) -> Any:

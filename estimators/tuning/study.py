@@ -555,13 +555,9 @@ class Tuning:
     def _write(self) -> None:
         rows = [self.rows[number] for number in sorted(self.rows)]
         self.record.write("trials", {"trials": rows})
-        self.status.update(
-            HyperParameterTuningJobStatus="Stopping" if self._is_stopping() else "InProgress", **self._counters()
-        )
+        stopping = self.ending is not None and self.ending[0] == "Stopped"
+        self.status.update(HyperParameterTuningJobStatus="Stopping" if stopping else "InProgress", **self._counters())
         self._write_status()
-
-    def _is_stopping(self) -> bool:
-        return self.ending is not None and self.ending[0] == "Stopped"
 
     def _counters(self) -> dict[str, Any]:
         states = [row["state"] for row in self.rows.values()]

@@ -346,9 +346,12 @@ class HyperparameterTuner:
             changes["metric_definitions"] = self.metric_definitions
         if self.tags is not None:
             changes["tags"] = self.tags
+        examples = {name: ranges.examples(one) for name, one in tuned.items() if not name.startswith(trials.FLEET)}
+        if self.strategy == "PBT":
+            examples[spec.members.resource] = [spec.members.interval]
         draft = Draft.make(
             dataclasses.replace(settings, **changes), inputs, name=name,
-            passes_model_dir=estimator._passes_model_dir, tuned=tuned, framework=estimator._framework,
+            passes_model_dir=estimator._passes_model_dir, tuned=examples, framework=estimator._framework,
         )  # fmt: skip
         if managed:
             request = request_of(spec, draft.spec.to_request(), masked=False)
@@ -491,7 +494,7 @@ class HyperparameterTuner:
         tuner = cls(
             estimator,
             spec.objective,
-            spec.ranges,
+            ranges.from_request(spec.parameter_ranges, plain=estimator._settings.is_plain),
             strategy=spec.strategy,
             objective_type=spec.objective_type,
             max_jobs=spec.max_jobs,

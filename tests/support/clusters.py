@@ -32,6 +32,14 @@ from estimators.records.record import job_names
 IMPORTED = "import numpy\n" if os.environ.get("FLEETFIT_TEST_IMPORTER") else ""
 FORKED = {"FLEETFIT_FORK": "1"} if os.environ.get("FLEETFIT_TEST_IMPORTER") else {}
 
+#: Each rank waits after it has said that it is ready.
+WAITS = """
+import time
+import aid
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
 #: What every script can import as ``aid``.
 AID = '''
 """What the tests' scripts share."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import importlib.util
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from pathlib import Path
 from typing import IO
 
 import forked
+import pytest
 
 from container.toolkit import ports
 
@@ -29,6 +31,9 @@ CHECKS = ROOT / "tests" / "training" / "distributed" / "checks.py"
 #: For the programs: the checkout, and `quick/sitecustomize.py`, which Python imports as it starts.
 PYTHONPATH = os.pathsep.join([str(ROOT), str(ROOT / "tests" / "support" / "quick")])
 MPIRUN = Path(sys.executable).with_name("mpirun")
+needs_horovod = pytest.mark.skipif(
+    importlib.util.find_spec("horovod") is None or not MPIRUN.exists(), reason="Horovod is not installed"
+)
 
 TIMEOUT_S = 500
 

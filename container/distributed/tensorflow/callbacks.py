@@ -103,7 +103,7 @@ class Synchronize(KerasCallback):
         """Send rank 0's model to all ranks if the model already has variables."""
         self._steps = self._epochs = 0
         self._noted = False
-        self._broadcast = self._is_built()
+        self._broadcast = bool(getattr(self.model, "built", True) and self.model.weights)
         if self._broadcast:
             self._broadcast_model()
 
@@ -168,9 +168,6 @@ class Synchronize(KerasCallback):
     def _compare(self, step: int) -> None:
         optimizer = getattr(self.model, "optimizer", None)
         self._guard.check(self.model.trainable_variables, step=step, cause=optimizers.why_apart(optimizer))
-
-    def _is_built(self) -> bool:
-        return bool(getattr(self.model, "built", True) and self.model.weights)
 
     def _broadcast_model(self) -> None:
         optimizer = getattr(self.model, "optimizer", None)

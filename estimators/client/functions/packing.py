@@ -7,9 +7,11 @@ text is also packed, so that tracebacks can show it.
 """
 
 from __future__ import annotations
+import __future__
 
 import contextlib
 import dataclasses
+import dis
 import functools
 import inspect
 import io
@@ -20,11 +22,12 @@ import re
 import sys
 import textwrap
 import types
+import typing
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from container.contract import hyperparameters as codec
 from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -48,7 +51,11 @@ _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b
 #: A callable of the user: a function, a method of an object, or a ``functools.partial`` of one of these.
 Function = Callable[..., Any]
 
-_SIMPLE = {"int": int, "float": float, "bool": bool, "str": str}
+#: The beginnings of the names of the instructions for operators.
+_OPERATORS = ("BINARY_", "COMPARE_", "CONTAINS_", "INPLACE_", "IS_", "UNARY_")
+
+#: The annotations of parameters that fleetfit reads.
+_SIMPLE = ("int", "float", "bool", "str", "Channel")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,7 +152,8 @@ def pack(
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
-    later: Collection[str] = (),
+    later: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
+    added: Collection[str] = (),
     limit: int,
 ) -> Packed:
     """Pack a function.
@@ -154,7 +162,8 @@ def pack(
         function: A function, a method of an object, or a ``functools.partial`` of a function or method.
         hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
-        later: The names of hyperparameters whose values a tuning job will add. These values are not known yet.
+        later: The hyperparameters whose values a tuning job will add, with examples of the values.
+        added: The names of hyperparameters that the estimator adds. The function may leave them out.
         limit: The maximum size of the packed function, including the values that it uses, in bytes.
 
     Raises:
@@ -170,7 +179,7 @@ def pack(
             "entry_point: a function needs cloudpickle, which is not installed. Run `fleetfit install functions`."
         ) from None
     name = name_of(function)
-    description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later)
+    description = describe(function, hyperparameters=hyperparameters, channels=channels, later=later, added=added)
     codes: list[types.CodeType] = []
     try:
         packed = _dumps(function, codes)
@@ -234,7 +243,8 @@ def describe(
     *,
     hyperparameters: Mapping[str, Any],
     channels: Collection[str],
-    later: Collection[str] = (),
+    later: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
+    added: Collection[str] = (),
 ) -> dict[str, Any]:
     """Return a JSON-serialisable description of a function.
 
@@ -244,7 +254,8 @@ def describe(
         function: The function.
         hyperparameters: The job's hyperparameters, as for :func:`pack`.
         channels: The names of the job's channels, as for :func:`pack`.
-        later: The names of tuned hyperparameters, as for :func:`pack`.
+        later: The tuned hyperparameters, as for :func:`pack`.
+        added: The names of hyperparameters that the estimator adds, as for :func:`pack`.
 
     Raises:
         ConfigurationError: the parameters do not match the hyperparameters and channels.
@@ -277,15 +288,14 @@ def describe(
             raise ConfigurationError(
                 unknown(f"hyperparameter of {name}()", key, [n for n, other in taken.items() if not other["channel"]])
             )
-        if key not in hyperparameters:
-            continue
-        try:
-            runner.convert(str(item["type"]), hyperparameters[key])
-        except (TypeError, ValueError):
-            raise ConfigurationError(
-                f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(hyperparameters[key])}."
-            ) from None
-    known = {*hyperparameters, *later, codec.MODEL_DIR}
+        for value in later[key] if key in later else [hyperparameters[key]]:
+            try:
+                runner.convert(str(item["type"]), value)
+            except (TypeError, ValueError):
+                raise ConfigurationError(
+                    f"hyperparameter {key!r}: {name}() expects {item['type']}, got {shown(value)}."
+                ) from None
+    known = {*hyperparameters, *later, *added}
     missing = [
         f"{'channel' if item['channel'] else 'hyperparameter'} {key!r}"
         for key, item in taken.items()
@@ -318,16 +328,20 @@ def _parameters(function: Function, name: str) -> list[inspect.Parameter]:
 
 
 def _type_name(annotation: Any) -> str:
-    """Return the name of a simple annotation such as ``int``, or ``""`` for any other annotation.
+    """Return the name of a simple annotation, such as ``int`` or ``int | None``, or ``""`` for any other annotation.
 
-    The annotation may be a string. ``None`` in a union, as in ``int | None``, is ignored.
+    The annotation may be a string.
     """
-    text = annotation if isinstance(annotation, str) else getattr(annotation, "__name__", str(annotation))
-    parts = [part.strip() for part in str(text).split("|")] if isinstance(annotation, str) else []
-    if not parts:
-        parts = [getattr(item, "__name__", str(item)) for item in getattr(annotation, "__args__", ())] or [str(text)]
-    parts = [part.rpartition(".")[2] for part in parts if part not in ("None", "NoneType")]
-    return parts[0] if len(parts) == 1 and parts[0] in (*_SIMPLE, "Channel") else ""
+    if isinstance(annotation, str):
+        parts = [part.strip() for part in annotation.split("|")]
+    elif typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        parts = [getattr(item, "__name__", "") for item in annotation.__args__]
+    else:
+        parts = [getattr(annotation, "__name__", "")]
+    kinds = [part.rpartition(".")[2] for part in parts if part not in ("None", "NoneType")]
+    if len(kinds) != 1 or kinds[0] not in _SIMPLE:
+        return ""
+    return kinds[0] + (runner.OR_NONE if len(parts) > 1 and kinds[0] != "Channel" else "")
 
 
 def _inner(function: Function) -> Any:
@@ -472,18 +486,15 @@ def _appearance(function: Function, codes: Iterable[types.CodeType]) -> str:
         codes: All code objects that are packed with the function.
     """
     lines = [f"import {name}" for name in sorted({_module_of(value) for _, value in _globals(function)} - {""})]
-    try:
-        sources = [line for code in _outermost(codes) for line in textwrap.dedent(inspect.getsource(code)).splitlines()]
-    except OSError:  # the source of some code is unknown
-        sources = []
+    sources: list[str] = []
+    with contextlib.suppress(OSError):  # if the source of some code is unknown, none is used
+        texts = ["".join(_source_lines(code)[0]) for code in _outermost(codes)]
+        sources = [line for text in texts for line in textwrap.dedent(text).splitlines()]
     for text in (sources, []):
         body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
         written = f"\n\ndef _never_called():\n{body}\n"
-        try:
-            compile(written, "<function>", "exec")
-        except (SyntaxError, ValueError):  # such as for a lambda within a call
-            continue
-        return written
+        if _forms_of(written):  # not the case for a lambda within a call, for example
+            return written
     return ""
 
 
@@ -514,16 +525,60 @@ def _globals(function: Function) -> Iterator[tuple[str, Any]]:
 
 def _source_of(function: Function) -> dict[str, Any] | None:
     """Return a function's source text, file and first line, or None if the source is unknown."""
-    inner = _inner(function)
-    code = getattr(inner, "__code__", None)
-    try:
-        place = inspect.getsourcefile(inner)
-        if code is None or place != code.co_filename:  # code run by exec() has the file of exec()'s caller
-            return None
-        lines, first = inspect.getsourcelines(inner)
-        return {"text": "".join(lines), "file": _shown_file(code.co_filename), "line": first}
-    except (OSError, TypeError):
+    code = getattr(inspect.unwrap(_inner(function)), "__code__", None)
+    if code is None:
         return None
+    try:
+        lines, first = _source_lines(code)
+    except OSError:
+        return None
+    return {"text": "".join(lines), "file": _shown_file(code.co_filename), "line": first}
+
+
+def _source_lines(code: types.CodeType) -> tuple[list[str], int]:
+    """Return the lines of a code object's source, and the number of the first line.
+
+    Raises:
+        OSError: the source is unknown. It is also unknown if its file has been changed since Python has read the file.
+    """
+    lines, _ = inspect.findsource(code)
+    if _form_of(code) not in _forms_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag):
+        raise OSError(f"{code.co_filename} has been changed")
+    return inspect.getsourcelines(code)
+
+
+@functools.lru_cache(maxsize=8)
+def _forms_of(text: str, flags: int = 0) -> frozenset[tuple[Any, ...]]:
+    """Return the forms of all code objects of a program. Return nothing if the program is not valid.
+
+    Args:
+        text: The text of the program.
+        flags: The future features of other notebook cells, with which the program is compiled.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python has shown the warnings when it compiled the program itself
+            found = [compile(text, "<source>", "exec", flags, dont_inherit=True)]
+    except (SyntaxError, ValueError):
+        return frozenset()
+    for code in found:
+        found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
+    return frozenset(map(_form_of, found))
+
+
+def _form_of(code: types.CodeType) -> tuple[Any, ...]:
+    """Return the properties of a code object that depend only on its own source.
+
+    The instructions also depend on the imports of the program, and notebooks compile each statement of a cell as a
+    program.
+    """
+    instructions = ((one.opname, one.arg) for one in dis.get_instructions(code))
+    return (
+        code.co_name, code.co_firstlineno, code.co_names, code.co_varnames, code.co_freevars,
+        tuple(one for one in instructions if one[0].startswith(_OPERATORS)),
+        frozenset(line for *_, line in code.co_lines()),
+        tuple(_form_of(one) if isinstance(one, types.CodeType) else (type(one), one) for one in code.co_consts),
+    )  # fmt: skip
 
 
 def _sources(function: Function) -> Iterator[tuple[str, str]]:

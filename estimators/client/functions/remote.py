@@ -167,6 +167,7 @@ class RemoteFuture(concurrent.futures.Future[Any]):
     def __init__(self, estimator: Estimator) -> None:
         super().__init__()
         self._estimator = estimator
+        self._told_to_cancel = threading.Event()
 
     @property
     def job(self) -> TrainingJob | None:
@@ -186,14 +187,15 @@ class RemoteFuture(concurrent.futures.Future[Any]):
         """Cancel the call: remove the function from the executor's queue, or stop its running job.
 
         Returns:
-            True if the function was removed from the queue, or its job was stopped. False if the job has ended or is
-            just starting.
+            True if the function was removed from the queue, or its job is stopped. False if the job has ended.
         """
         if super().cancel():
             return True
-        if self.job is None or self.done():
+        if self.done():
             return False
-        self.job.stop()
+        self._told_to_cancel.set()  # a job that is just starting is stopped as soon as it has started
+        if self.job is not None:
+            self.job.stop()
         return True
 
 
@@ -347,7 +349,11 @@ def _run(estimator: Estimator, future: RemoteFuture, source: Source) -> None:
         return
     try:
         with _starting:
+            if future._told_to_cancel.is_set():
+                raise concurrent.futures.CancelledError("cancelled before its job started")
             job = estimator._launch(None, None, None, (), attached=True, source=source)
+        if future._told_to_cancel.is_set():
+            job.stop()
         job.wait(logs=False)
         if job.status is TrainingJobStatus.STOPPED:
             raise concurrent.futures.CancelledError(f"job {job.name} was stopped")

@@ -30,6 +30,9 @@ DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
 RETURNED = "fleetfit_function"
 VALUE, ERROR = "value.pkl", "error-{host}-{rank}.pkl"
 
+#: The end of the type of a parameter that may be None, as in ``int | None``.
+OR_NONE = " | None"
+
 #: Texts that are accepted for a parameter of type bool. Tuning jobs and SageMaker's console write booleans as texts.
 _TRUTH = {"true": True, "false": False, "1": True, "0": False}
 
@@ -38,12 +41,16 @@ def convert(kind: str, value: Any) -> Any:
     """Convert a hyperparameter to the type of a parameter's annotation.
 
     Args:
-        kind: The annotation's name: ``int``, ``float``, ``bool`` or ``str``. Any other name leaves the value unchanged.
+        kind: The annotation's name: ``int``, ``float``, ``bool`` or ``str``, or such a name with :data:`OR_NONE`. Any
+            other name leaves the value unchanged.
         value: The value.
 
     Raises:
         ValueError: the value cannot be converted to the type.
     """
+    if value is None and kind.endswith(OR_NONE):
+        return None
+    kind = kind.removesuffix(OR_NONE)
     if kind == "bool":
         if isinstance(value, bool):
             return value
@@ -58,6 +65,8 @@ def convert(kind: str, value: Any) -> Any:
         if isinstance(value, bool):
             raise ValueError(f"{value!r} is not a number")
         return float(value)
+    if kind == "str" and isinstance(value, list | Mapping):
+        raise ValueError(f"{value!r} is not a text")
     if kind == "str" and not isinstance(value, str):
         return value if value is None else str(value)
     return value

@@ -20,6 +20,7 @@ from container.system.archive import extract
 from container.system.locations import is_s3
 from estimators.client.functions import packing, runner
 from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
+from estimators.job.log_redaction import text_mask
 from estimators.records import outputs
 from estimators.records.record import JobRecord
 
@@ -123,7 +124,8 @@ def value_of(record: JobRecord) -> Any:
     found = [said for said in _left(record) if said.name == runner.VALUE]
     if not found:
         raise RecordError(
-            f"job {record.name}: rank 0 has returned no value. The job's outputs are in {outputs.output_data(record)}."
+            f"job {record.name}: rank 0 has returned no value. Its process may have ended before the function "
+            f"returned, for example by sys.exit(). The job's outputs: {outputs.output_data(record) or 'none'}."
         )
     value = _returned(record, found[0])
     return _bring(record, value[1], value[2]) if _is_path(value) else value
@@ -132,7 +134,9 @@ def value_of(record: JobRecord) -> Any:
 def _returned(record: JobRecord, said: _Said) -> Any:
     loaded = said.load()
     if "problem" in loaded:
-        raise FleetfitError(f"job {record.name}: the function's return value was lost: {loaded['problem']}.")
+        raise FleetfitError(
+            f"job {record.name}: the function's return value was lost: {loaded['problem'].rstrip('.')}."
+        )
     return loaded["value"]
 
 
@@ -152,14 +156,15 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
     # On SageMaker, the failure has only a message and no traceback.
     if failure is None:
         return None
-    told = failure.traceback or failure.message
+    mask = text_mask(record.read_request())  # the failure has been masked, but the files have not
+    told = mask(failure.traceback or failure.message)
     found = []
     for said in _tried(record):
         if said.name.startswith("error-"):
             with contextlib.suppress(RecordError):
                 loaded = said.load()
                 # Ignore exceptions of an earlier attempt of the job.
-                if "error" in loaded and any(line[:_TOLD] in told for line in _headlines(loaded["text"])):
+                if "error" in loaded and any(line[:_TOLD] in told for line in _headlines(mask(loaded["text"]))):
                     found.append((not said.name.endswith(f"-{failure.rank}.pkl"), loaded["time"], loaded))
     if not found:
         return None
@@ -174,6 +179,7 @@ def _headlines(text: str) -> tuple[str, str]:
 
     These are two different lines if the exception's message has several lines.
     """
+    text = text.encode("utf-8", "replace").decode()  # as in the process's output
     lines = text.rstrip().splitlines() or [""]
     last_frame = max((place for place, line in enumerate(lines) if line.startswith("  File ")), default=0)
     named = next((line for line in lines[last_frame:] if line and not line.startswith((" ", "Traceback"))), lines[-1])
@@ -256,7 +262,7 @@ def _bring(record: JobRecord, kind: str, path: str) -> Path:
 
     Unpack the archive into the record first.
     """
-    target = record.path / "returned" / kind
+    target = record.copies_dir / kind
     place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)
     if not (target / path).exists():
         archive = _archive(record, place)
@@ -282,7 +288,7 @@ def _archive(record: JobRecord, place: str | None) -> Path | None:
     import boto3
     from botocore.exceptions import BotoCoreError, ClientError
 
-    target = record.path / "returned" / place.rpartition("/")[2]
+    target = record.copies_dir / place.rpartition("/")[2]
     if not target.is_file():
         bucket, _, key = place.removeprefix("s3://").partition("/")
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)

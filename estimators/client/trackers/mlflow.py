@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -71,7 +72,8 @@ class MLflowCallback(Tracker):
         if run is None:
             from mlflow.entities import Param
 
-            given = [Param(name, value) for name, value in parameters_of(job).items()]
+            named = {name_of(name): value for name, value in parameters_of(job).items()}
+            given = [Param(name, value) for name, value in named.items()]
             for place in range(0, len(given), _PARAMETERS):
                 client.log_batch(found, params=given[place : place + _PARAMETERS])
         return _MLflowRun(client, found, self.logs_model)
@@ -104,6 +106,11 @@ class MLflowCallback(Tracker):
         return run
 
 
+def name_of(name: str) -> str:
+    """Return the name under which MLflow accepts a metric or a parameter. MLflow uses names as paths of files."""
+    return posixpath.normpath(f"/{_NOT_IN_NAMES.sub('_', name)}").lstrip("/") or "_"
+
+
 class _MLflowRun(TrackedRun):
     """The MLflow run of a job."""
 
@@ -118,7 +125,7 @@ class _MLflowRun(TrackedRun):
 
         for place in range(0, len(points), _BATCH):
             batch = [
-                Metric(_NOT_IN_NAMES.sub("_", point.name), point.value, int(point.time * 1000), point.step)
+                Metric(name_of(point.name), point.value, int(point.time * 1000), point.step)
                 for point in points[place : place + _BATCH]
             ]
             self._client.log_batch(self.id, metrics=batch)

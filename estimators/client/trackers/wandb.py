@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
 _MODES = ("offline", "online")
+#: The name of the numbers of the values, which are the x-axis. Scripts report a metric ``step`` themselves.
+_STEP = "fleetfit_step"
 
 
 class WandbCallback(Tracker):
@@ -88,7 +90,7 @@ class WandbCallback(Tracker):
                 x_disable_stats=True, x_disable_meta=True,
             ),
         )  # fmt: skip
-        begun.define_metric("*", step_metric="step")
+        begun.define_metric("*", step_metric=_STEP)
         return _WandbRun(begun, self.logs_model)
 
     def open_study(self, name: str, run: str | None) -> str | None:
@@ -114,7 +116,7 @@ class _WandbRun(TrackedRun):
             last = 0.0
             for point in together:
                 values[point.name], last = point.value, point.time
-            self._run.log({**values, "step": step, "_timestamp": last})
+            self._run.log({**values, _STEP: step, "_timestamp": last})
 
     def finish(self, status: str, model: Path | None) -> None:
         """Log the model if the callback logs models, and close the run."""

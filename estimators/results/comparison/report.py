@@ -30,7 +30,9 @@ def report_html(comparison: Comparison, *, title: str | None = None) -> str:
     if title is None:
         alone = len(comparison.results) == 1
         title = comparison.results[0].job_name if alone else f"{len(comparison.groups)} configurations compared"
-    kinds = [kind for kind in _PLOTS if not (kind == "scaling" and _one_size(comparison))]
+    kinds = [
+        kind for kind in _PLOTS if kind != "scaling" or len({group.first.processes for group in comparison.groups}) > 1
+    ]
     drawn = [(kind, comparison.plot(kind)) for kind in kinds]
     return render(
         "results/templates/report",
@@ -41,7 +43,3 @@ def report_html(comparison: Comparison, *, title: str | None = None) -> str:
         plots=[(_PLOTS[kind], plot) for kind, plot in sorted(drawn, key=lambda pair: pair[1].empty)],
         jobs=[(group.name, result) for group in comparison.groups for result in group.results],
     )
-
-
-def _one_size(comparison: Comparison) -> bool:
-    return len({group.first.processes for group in comparison.groups}) < 2

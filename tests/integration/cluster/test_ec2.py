@@ -18,13 +18,6 @@ from estimators.cli import clean
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
-WAITS = """
-import time
-import aid
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
-
 
 @pytest.fixture
 def make(ec2: ec2_machines.Machines, tmp_path: Path, home: Path) -> clusters.Make:
@@ -79,7 +72,7 @@ def test_no_instance_runs_on_after_the_supervisor_was_killed(
 ) -> None:
     """What removes the fleet may be killed too: then the hosts' own timers end them."""
     make = places.on_ec2(ec2, tmp_path, home, lease=10)
-    job = make.start(WAITS, hosts=2, ready=2)
+    job = make.start(clusters.WAITS, hosts=2, ready=2)
     assert len(ec2.server.running()) == 2
     assert clean.find(clean.Selection(leftovers=False, regions={"ec2": ""})) == []  # its job runs
     supervisor = clusters.supervisor(job)
@@ -141,7 +134,7 @@ def test_instances_that_were_launched_and_not_noted_yet_are_ended(
     how: str, make: clusters.Make, ec2: ec2_machines.Machines
 ) -> None:
     with held("ec2.launched") as point:
-        job = make.start(WAITS, hosts=2)
+        job = make.start(clusters.WAITS, hosts=2)
         there = point.await_there()
         supervisor = clusters.supervisor(job)
         assert there == supervisor.pid

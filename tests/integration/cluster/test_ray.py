@@ -16,12 +16,6 @@ from run_documents import project_of, run_document
 from estimators import FailurePolicy
 from estimators.inputs import TrainingInput
 
-WAITS = """
-import time
-import aid
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
 #: Reads its channels, saves a checkpoint in its first attempt and waits, and finds it in the second.
 READS_AND_SAVES = """
 import os, pathlib, time
@@ -162,7 +156,7 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     script = "from mpi4py import MPI\nimport aid\naid.report(size=MPI.COMM_WORLD.allreduce(1))\n"
     shared = make.run(script, hosts=2, processes=2, options=changed(make, strategy="STRICT_PACK"))
     assert [said["size"] for said in clusters.reports(shared).values()] == [4] * 4
-    many = make(WAITS, hosts=rays.NODES + 2).fit(wait=False)
+    many = make(clusters.WAITS, hosts=rays.NODES + 2).fit(wait=False)
     asked = {"resources_per_host": {"CPU": 1, "special": 2}, "labels": {"tier": "gold"}, "accelerator_type": "A100"}
     special = make("import aid\naid.report()", options=changed(make, **asked))
     rare = special.fit(wait=False)

@@ -20,12 +20,6 @@ from estimators.cli import clean
 
 pytestmark = pytest.mark.skipif(not slurm.possible(), reason="Slurm needs root and Debian's slurm-wlm and munge")
 
-WAITS = """
-import time
-import aid
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
 #: Saves at SIGTERM in its first attempt, and ends well in the second.
 SAVES = """
 import os, signal, sys, time
@@ -135,10 +129,10 @@ def test_nothing_is_left_in_the_queue_or_on_a_node_when_something_is_killed(
 def test_what_waits_in_the_queue_says_why_and_goes_with_its_supervisor_or_by_clean(
     make: clusters.Make, slurm_cluster: slurm.Cluster
 ) -> None:
-    first = make.start(WAITS, hosts=places.MACHINES, ready=places.MACHINES)
-    second = make(WAITS).fit(wait=False)
+    first = make.start(clusters.WAITS, hosts=places.MACHINES, ready=places.MACHINES)
+    second = make(clusters.WAITS).fit(wait=False)
     clusters.until(lambda: len(slurm_cluster.queue()) == 2)  # or their supervisors might overtake each other
-    third = make(WAITS).fit(wait=False)
+    third = make(clusters.WAITS).fit(wait=False)
 
     def said(job: object) -> str:
         return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
@@ -171,7 +165,7 @@ def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
     job = make.start(SAVES, hosts=2, ready=2, options=changed(make, requeue=requeue))
     [number] = allocations(slurm_cluster)
     urgent = make.start(
-        WAITS.replace("ready", "urgent"), hosts=places.MACHINES, options=changed(make, partition="urgent")
+        clusters.WAITS.replace("ready", "urgent"), hosts=places.MACHINES, options=changed(make, partition="urgent")
     )
     for host in ("algo-1", "algo-2"):
         make.marked(f"saved-{host}")

@@ -25,13 +25,6 @@ from estimators.backends.hosts.environment import PythonEnvironment
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
 
-WAITS = """
-import time
-import aid
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
-
 
 @pytest.fixture
 def make(fleet: fleets.Fleet, tmp_path: Path, home: Path) -> clusters.Make:
@@ -155,7 +148,7 @@ def test_jobs_run_whatever_the_login_shell_is(shell: str, make: clusters.Make, f
 def test_jobs_do_not_share_a_machine_and_wait_for_it_if_asked_to(make: clusters.Make, fleet: fleets.Fleet) -> None:
     two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
     patient = changed(make, hosts=[machine.address for machine in fleet.machines[:2]], wait=300)
-    first = make.start(WAITS, ready=1, options=two)
+    first = make.start(clusters.WAITS, ready=1, options=two)
     text = reason(make, hosts=2, options=two)
     assert f"other jobs have {fleet.machines[0].address} ({first.name})" in text
     second = make("import aid\naid.report()", hosts=2, options=patient).fit(wait=False)

@@ -28,10 +28,7 @@ if number < int(os.environ["FAILS"]):
 """
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 WAYS: dict[str, dict[str, Any]] = {
@@ -112,3 +109,20 @@ os.makedirs(checkpoints)
     assert (Path(f"{job.record.checkpoints_dir}.bak") / "step-1").read_text() == "1"
     assert (job.record.checkpoints_dir / "step-2").read_text() == "2"
     assert {"weights", "weights-algo-1"} == set(unpacked(Path(job.model_data).read_bytes()))
+
+
+def test_a_resumed_function_returns_the_value_of_its_last_attempt(s3: Bucket, tmp_path: Path) -> None:
+    def train(mark: str) -> int:
+        import os
+
+        if os.path.exists(mark):
+            return 1
+        open(mark, "x").close()
+        raise ValueError("the first attempt")
+
+    mark = {"mark": str(tmp_path / "mark")}
+    one = Estimator(entry_point=train, hyperparameters=mark, output_path=s3.uri("out"))
+    with pytest.raises(TrainingJobError) as failed:
+        one.fit(logs=False)
+    assert isinstance(failed.value.__cause__, ValueError)
+    assert one.latest_training_job.resume(logs=False).value() == 1

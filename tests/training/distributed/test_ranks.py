@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 from pathlib import Path
 
@@ -13,10 +12,6 @@ pytestmark = pytest.mark.tensorflow
 
 #: How many checks there are at least; see that none is skipped by mistake.
 CHECKS = 20
-
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
-)
 
 
 def environment(flavour: str) -> dict[str, str]:
@@ -32,7 +27,7 @@ def checked(ended: launching.Ended, *ranks: int) -> None:
         assert sum(line.startswith("check_") for line in ended.text.splitlines()) >= CHECKS, ended.text
 
 
-@needs_horovod
+@launching.needs_horovod
 @pytest.mark.horovod
 @pytest.mark.parametrize("flavour", ["tf_keras", pytest.param("keras", marks=pytest.mark.soak)])
 def test_horovod(flavour: str, tmp_path: Path) -> None:

@@ -14,9 +14,6 @@ import pytest
 pytestmark = pytest.mark.tensorflow
 
 ACCURACY = 0.95
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
-)
 needs_mpi = pytest.mark.skipif(
     importlib.util.find_spec("mpi4py") is None or not launching.MPIRUN.exists(), reason="mpi4py is not installed"
 )
@@ -45,7 +42,7 @@ def trained(ended: launching.Ended, name: str = "val_accuracy") -> None:
     assert accuracy(ended.text, name) >= ACCURACY, ended.text
 
 
-@needs_horovod
+@launching.needs_horovod
 @pytest.mark.horovod
 @pytest.mark.soak
 def test_one_script_with_horovod_goes_on_after_an_interruption(channels: dict[str, str], tmp_path: Path) -> None:

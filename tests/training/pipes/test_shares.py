@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 
 import launching
@@ -10,16 +9,13 @@ import pytest
 
 SHARES = [str(Path(__file__).with_name("shares.py"))]
 pytestmark = pytest.mark.tensorflow
-needs_horovod = pytest.mark.skipif(
-    importlib.util.find_spec("horovod") is None or not launching.MPIRUN.exists(), reason="Horovod is not installed"
-)
 
 
 def passed(ended: launching.Ended) -> None:
     assert ended.code == 0, ended.text
 
 
-@needs_horovod
+@launching.needs_horovod
 @pytest.mark.horovod
 def test_shares_of_three_ranks_under_mpirun() -> None:
     passed(launching.mpirun(3, SHARES, TF_USE_LEGACY_KERAS="1"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tarfile
 import time
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +12,7 @@ from container.contract.failures import Cause, Failure
 from estimators import MPI, TensorFlow, TrainingJobError
 from estimators.testing import FakeOutcome
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def estimator(outcome: FakeOutcome | None = None, **arguments: Any) -> TensorFlow:

@@ -23,10 +23,7 @@ sys.exit(len([fd for fd in (0, 1, 2) if not os.path.exists(f"/proc/self/fd/{fd}"
 """
 
 
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A home of the test's own."""
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def run(arguments: list[str], way: str, folder: Path) -> tuple[int, str]:

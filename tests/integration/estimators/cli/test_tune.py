@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
-import clusters
 import pytest
 
 from estimators.cli import Exit
 from estimators.cli import main as cli
 
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    yield
-    clusters.kill_everything_of(tmp_path / "home")
+pytestmark = pytest.mark.usefixtures("home")
 
 
 def test_a_study_from_the_shell(

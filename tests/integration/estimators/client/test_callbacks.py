@@ -77,7 +77,9 @@ def test_metrics_and_events_come_while_the_job_runs(estimator: TensorFlow, tmp_p
     assert recorder.ended == ["Completed"]
 
 
-def test_an_exception_of_a_callback_ends_the_job_and_comes_out(estimator: TensorFlow) -> None:
+def test_an_exception_of_a_callback_ends_the_job_and_a_resumed_job_tells_only_of_itself(
+    estimator: TensorFlow, tmp_path: Path
+) -> None:
     class Broken(Callback):
         def on_metric(self, job: TrainingJob, metric: Metric) -> None:
             raise KeyError("mine")
@@ -88,3 +90,8 @@ def test_an_exception_of_a_callback_ends_the_job_and_comes_out(estimator: Tensor
     assert job is not None
     TrainingJob.attach(job.name).wait(logs=False, timeout=20)
     assert str(job.status) == "Stopped"
+    (tmp_path / "seen").touch()
+    recorder = Recorder()
+    job.resume(logs=False, callbacks=recorder)
+    assert [metric.value for metric in recorder.metrics] == [3.0, 2.0, 1.0]
+    assert {event.attempt for event in recorder.events} == {1}

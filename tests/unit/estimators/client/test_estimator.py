@@ -5,17 +5,21 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from synthetic import recorded
 
+from container.contract import rules
 from container.contract.strategies import MPI
 from estimators import Estimator, TensorFlow
 from estimators.callbacks import Callback
+from estimators.client import attaching, request_builder
 from estimators.client import estimator_base as module
 from estimators.inputs import FileSystemInput, TrainingInput
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.settings import Settings
 from estimators.testing import FakeOutcome
 
 
@@ -138,6 +142,26 @@ def test_attach_gives_back_the_arguments(home: Path) -> None:
     assert attached._draft(None, None).spec.name.startswith("mine-")
 
 
+def test_attach_gives_back_the_arguments_of_a_job_on_sagemaker() -> None:
+    given: dict[str, Any] = {
+        "training_repository_access_mode": "Vpc",
+        "training_repository_credentials_provider_arn": "arn:aws:lambda:us-east-1:123456789012:function:login",
+        "enable_remote_debug": True,
+        "enable_infra_check": True,
+        "enable_session_tag_chaining": True,
+    }
+    settings = Settings(
+        image_uri="image:1", instance_type="ml.m5.large", instance_count=1, output_path="s3://bucket", **given
+    )
+    spec = request_builder.build_spec(settings, name="job", channels=(), code=None, passes_model_dir=False)
+    options = rules.to_dict(request_builder.build_options(settings))
+    record: Any = SimpleNamespace(
+        read_request=spec.to_request, read_options=lambda: options, source_dir=Path("none"), path=Path("/none")
+    )
+    attached = attaching.settings_of(record, passes_model_dir=False)
+    assert {name: getattr(attached, name) for name in given} == given
+
+
 @pytest.mark.parametrize("model_dir", [False, None, "/given"])
 def test_attach_keeps_model_dir(model_dir: Any) -> None:
     assert TensorFlow.attach(recorded(fake(model_dir=model_dir)).name).model_dir == model_dir
@@ -241,12 +265,6 @@ def test_before_the_first_job_there_is_nothing() -> None:
     for use in (estimator.logs, lambda: estimator.training_job_analytics):
         with pytest.raises(ConfigurationError, match="no training job yet"):
             use()
-
-
-def test_values_that_are_given_out_cannot_change_the_estimator() -> None:
-    estimator = TensorFlow(environment={"A": "b"})
-    estimator.environment["A"] = "c"
-    assert estimator.environment == {"A": "b"}
 
 
 def test_subclasses_are_estimators() -> None:

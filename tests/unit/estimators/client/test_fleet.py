@@ -13,7 +13,7 @@ import scaling
 from estimators.client.simulation.fleet import meets, ranked
 from estimators.faults import SpotMarket
 from estimators.job.errors import ConfigurationError
-from estimators.planning import FleetRecommendation, Recommendation, Timings, Workload, recommend, simulate
+from estimators.planning import FleetRecommendation, Timings, Workload, recommend, simulate
 from estimators.results.advice.model import Constants
 
 WORK = Workload(compute_s=0.1, gradient_bytes=4.0, batch_size=10)
@@ -70,9 +70,6 @@ class TestRecommend:
         assert ranked([fast, cheap], None, None) == [cheap, fast]
         assert ranked([cheap, fast], 500.0, None) == [fast, cheap]
         assert ranked([fast, cheap], 1.0, None) == [fast, cheap]  # nearer to what none meets
-
-    def test_without_spot_it_is_the_strategy_alone(self) -> None:
-        assert isinstance(recommend("vgg16", hosts=2, compute_s=0.1, bandwidth_gbps=10), Recommendation)
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -23,13 +23,6 @@ from estimators.records.record import JobRecord
 ANSWER = encode({"op": "answer", "ok": True})
 
 
-@pytest.fixture
-def record(tmp_path: Path) -> Iterator[JobRecord]:
-    made = JobRecord.create("job-1", tmp_path)
-    yield made
-    made.release()
-
-
 @contextmanager
 def server(record: JobRecord, answer: bytes | None) -> Iterator[list[bytes]]:
     """A supervisor's socket that gives one answer to everything; None: it takes connections and says nothing."""

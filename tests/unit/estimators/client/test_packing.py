@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import functools
 import json
 import os
 import runpy
 import sys
 import threading
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Optional
 
 import pytest
 
 from container.toolkit.importer import imports
-from estimators import ConfigurationError
-from estimators.client.functions import modules, packing
+from estimators import ConfigurationError, Estimator, TensorFlow
+from estimators.client.functions import modules, packing, runner
 from estimators.inputs import Channel
 
 HERE = f"{sys.version_info[0]}{sys.version_info[1]}"
@@ -41,10 +43,12 @@ def takes_all(**others: Any) -> None:
 
 
 def test_what_is_tuned_has_to_be_a_parameter() -> None:
-    packing.describe(takes, hyperparameters={}, channels=(), later=["rate"])
-    packing.describe(takes_all, hyperparameters={}, channels=(), later=["anything"])
+    packing.describe(takes, hyperparameters={}, channels=(), later={"rate": [1, 0.5]})
+    packing.describe(takes_all, hyperparameters={}, channels=(), later={"anything": ["a"]})
+    with pytest.raises(ConfigurationError, match=r"takes\(\) expects float, got 'a'"):
+        packing.describe(takes, hyperparameters={}, channels=(), later={"rate": [1, "a"]})
     with pytest.raises(ConfigurationError, match=r"hyperparameter of takes\(\) 'rat'. Did you mean 'rate'"):
-        packing.describe(takes, hyperparameters={}, channels=(), later=["rat"])
+        packing.describe(takes, hyperparameters={}, channels=(), later={"rat": [1]})
 
 
 @pytest.mark.parametrize("image", [None, "mine:py27", f"{AWS}-py{HERE}", f"{AWS}-py{HERE}-ubuntu20.04-sagemaker"])
@@ -247,6 +251,47 @@ def test_another_python_is_refused_on_the_host(tmp_path: Path) -> None:
     described.write_text(json.dumps({**json.loads(described.read_text()), "python": "3.4"}))
     with pytest.raises(SystemExit, match=r"nothing\(\) was packed by Python 3.4, but this host has Python"):
         runpy.run_path(str(tmp_path / packed.program), run_name="__main__")
+
+
+@pytest.mark.parametrize("edit", ['    """Not yet closed.\n', "    import torch\n"])
+def test_the_source_of_a_file_that_has_been_changed_is_unknown(tmp_path: Path, edit: str) -> None:
+    script, made = tmp_path / "train.py", {"__name__": "__main__"}
+    begin, head, body = "import json\n", "def train():\n", "    import json\n    return json.dumps(len('a') + 1)\n"
+    script.write_text(begin + head + body)
+    for statement in ast.parse(script.read_text()).body:  # as notebooks execute cells
+        exec(compile(ast.Module([statement], []), str(script), "exec"), made)
+    assert packing._source_of(made["train"]) == {"text": head + body, "file": str(script), "line": 2}
+    script.write_text(begin + head + body.replace("+", "-"))
+    assert packing._source_of(made["train"]) is None
+    script.write_text(f"{begin}{head}{edit}{body}")
+    packed = pack(made["train"])
+    assert json.loads(packed.files["fleetfit_function/function.json"])["source"] is None
+    assert edit not in packed.files[packed.program].decode()
+
+
+GIVEN = {"layers": [64, 32], "names": ["a", "b"], "steps": None, "rate": None, "on": 5}
+KINDS = {"layers": list[int], "names": Sequence[str], "steps": int | None, "rate": Optional[float], "on": str}  # noqa: UP045
+
+
+@pytest.mark.parametrize("kinds", [KINDS, {**KINDS, "steps": "None | int"}])
+def test_a_list_stays_a_list_and_none_stays_none(kinds: dict[str, Any]) -> None:
+    def train(layers, names, steps, rate, on): ...  # type: ignore[no-untyped-def]
+
+    train.__annotations__ = kinds
+    described = packing.describe(train, hyperparameters=GIVEN, channels=())
+    assert runner.arguments(described, GIVEN) == {**GIVEN, "on": "5"}
+    for wrong in ({"steps": "many"}, {"on": ["a"]}):
+        with pytest.raises(ConfigurationError, match=r"train\(\) expects"):
+            packing.describe(train, hyperparameters={**GIVEN, **wrong}, channels=())
+
+
+@pytest.mark.parametrize(("kind", "arguments"), [(Estimator, {}), (TensorFlow, {"model_dir": False})])
+def test_a_model_dir_that_nobody_passes_is_missing(kind: Any, arguments: dict[str, Any]) -> None:
+    def train(model_dir: str) -> None: ...
+
+    assert TensorFlow(entry_point=train).plan().hosts
+    with pytest.raises(ConfigurationError, match=r"train\(\) needs hyperparameter 'model_dir'"):
+        kind(entry_point=train, **arguments).plan()
 
 
 #: Each in its own file, as cells of a notebook are.

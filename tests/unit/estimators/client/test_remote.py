@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from synthetic import recorded
@@ -11,6 +13,8 @@ from synthetic import recorded
 from estimators import ConfigurationError, Estimator, UnsupportedError
 from estimators.client import compare
 from estimators.client.functions import packing
+from estimators.client.functions import remote as functions
+from estimators.records.states import TrainingJobStatus
 from estimators.remote_function import remote
 
 FILE = "SageMaker: {PythonSDK: {Modules: {RemoteFunction: %s}}}"
@@ -50,6 +54,30 @@ def test_a_decorated_function_is_planned_and_is_no_entry_point(config: Path) -> 
     with pytest.raises(ConfigurationError, match=r"takes\(\) is decorated with @remote.* Give takes\.wrapped_func"):
         packing.check(double)
     assert not (config.parent / "home").exists()
+
+
+def test_a_call_is_cancelled_while_its_job_starts() -> None:
+    done: list[str] = []
+
+    class Job:
+        name, status = "job", TrainingJobStatus.STOPPED
+
+        def stop(self) -> None:
+            done.append("stopped")
+
+        def wait(self, logs: bool) -> None:
+            done.append("waited")
+
+    def launch(*_: Any, **__: Any) -> Job:
+        assert future.cancel()
+        return Job()
+
+    estimator: Any = SimpleNamespace(latest_training_job=None, _launch=launch)
+    future = functions.RemoteFuture(estimator)
+    functions._run(estimator, future, cast(Any, None))
+    assert done == ["stopped", "waited"]
+    with pytest.raises(concurrent.futures.CancelledError):
+        future.result(0)
 
 
 def test_tags_are_pairs_as_well_and_join_the_defaults(config: Path) -> None:

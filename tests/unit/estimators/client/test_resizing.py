@@ -10,9 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from container.contract import hyperparameters as codec
+from container.contract.strategies import Distribution
 from container.contract.wire import Event
-from estimators import ConfigurationError
-from estimators.callbacks import GrowWithEpochs, RandomResize
+from estimators import MPI, ConfigurationError, ElasticHorovod
+from estimators.callbacks import Callback, GrowWithEpochs, RandomResize
 from estimators.client.callbacks import Metric
 from estimators.client.resizing import next_size, resize
 
@@ -35,8 +37,19 @@ def test_up_and_down_are_alike_in_between() -> None:
     assert 4_800 < ups < 5_200
 
 
+def record_of(strategy: Distribution, events: tuple[Event, ...] = ()) -> Any:
+    request = {
+        "TrainingJobName": "job",
+        "HyperParameters": codec.encode(strategy.to_hyperparameters()),
+        "ResourceConfig": {"InstanceCount": 2},
+    }
+    return SimpleNamespace(read_request=lambda: request, events=lambda kind: events)
+
+
 class Job:
     """What the callbacks use of a job."""
+
+    record = record_of(ElasticHorovod(max_hosts=4))
 
     def __init__(self, size: int) -> None:
         self.hosts = [f"algo-{number}" for number in range(1, size + 1)]
@@ -63,10 +76,9 @@ class Job:
 class Ending(Job):
     """A job whose training is over."""
 
-    class record:
-        @staticmethod
-        def events(kind: str) -> list[Event]:
-            return [Event(kind=kind, host="supervisor", data={"name": "elastic_finished"})]
+    record = record_of(
+        ElasticHorovod(max_hosts=4), (Event(kind="phase", host="supervisor", data={"name": "elastic_finished"}),)
+    )
 
     class status:
         is_terminal = False
@@ -110,7 +122,7 @@ def test_what_is_refused_is_tried_again_and_the_end_is_no_error() -> None:
     job: Any = Ending(1)
     job.refuses = 1
     assert not resize(job, 2)
-    job.record = SimpleNamespace(events=lambda kind: [])
+    job.record = Job.record
     job.refuses = 1
     with pytest.raises(ConfigurationError):
         resize(job, 2)
@@ -122,6 +134,23 @@ def test_what_is_refused_is_tried_again_and_the_end_is_no_error() -> None:
 def test_what_makes_no_walk_is_refused(arguments: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="RandomResize"):
         RandomResize(**arguments)
+
+
+@pytest.mark.parametrize(
+    ("callback", "strategy", "words"),
+    [
+        (GrowWithEpochs({30: 4, 60: 9}), ElasticHorovod(max_hosts=8), "cannot have 9 hosts.* allows 1 to 8 hosts"),
+        (GrowWithEpochs({30: 1}), ElasticHorovod(min_hosts=2), "cannot have 1 hosts.* allows 2 to 2 hosts"),
+        (GrowWithEpochs({30: 1}), MPI(), r"GrowWithEpochs: .* hosts cannot change\. Use"),
+        (RandomResize(), MPI(), r"RandomResize: .* hosts cannot change\. Use"),
+    ],
+)
+def test_what_the_job_cannot_do_is_refused_at_its_first_event(
+    callback: Callback, strategy: Distribution, words: str
+) -> None:
+    job: Any = SimpleNamespace(record=record_of(strategy))
+    with pytest.raises(ConfigurationError, match=words):
+        callback.on_event(job, Event(kind="phase", host="caller"))
 
 
 def test_what_is_no_growth_is_refused() -> None:

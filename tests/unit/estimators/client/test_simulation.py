@@ -13,15 +13,13 @@ import pytest
 
 from estimators import ElasticHorovod, FailurePolicy
 from estimators.cli import simulate as command
-from estimators.client.simulation import elastic, gang
+from estimators.client.simulation import gang
 from estimators.client.simulation.model import Stretch
 from estimators.faults import SpotMarket
-from estimators.job import failure_policy
 from estimators.job.errors import ConfigurationError
 from estimators.planning import Forecast, Timings, simulate
 from estimators.results.advice.model import Workload
 from estimators.results.result import Result
-from estimators.supervisor.elastic import deciding
 
 #: One worker: 100 records a second; nothing to exchange, so hosts add up but for the slowest.
 WORK = Workload(compute_s=0.1, gradient_bytes=1.0, batch_size=10)
@@ -173,20 +171,10 @@ class TestRestarts:
         run = of(market, hosts=2, failure_policy=FailurePolicy(min_hosts=1)).runs[0]
         assert run.completed and run.seconds == pytest.approx(50.0 + 100.0)
 
-    def test_who_waits_for_ever_is_given_up(self) -> None:
-        for back in (None, 60.0):
-            market = SpotMarket(rate=300, notice_s=20, return_after_s=back)
-            assert of(market, hosts=4, records=1e6, timings=Timings()).completed == 0.0
-
     def test_the_policy_says_how_often(self) -> None:
         market = SpotMarket(trace=((10, "algo-1"), (20, "algo-1"), (30, "algo-1")), notice_s=0, return_after_s=0)
         assert of(market, hosts=2, failure_policy=FailurePolicy(max_preemptions=3)).completed == 1.0
         assert of(market, hosts=2, failure_policy=FailurePolicy(max_preemptions=2)).completed == 0.0
-
-
-def test_the_deciders_are_the_supervisor_s_own() -> None:
-    assert elastic.decide is deciding.decide
-    assert gang.decide is failure_policy.decide
 
 
 def test_the_same_seed_is_the_same_and_another_is_not() -> None:

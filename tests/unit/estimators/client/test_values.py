@@ -15,6 +15,7 @@ import pytest
 from container.contract.failures import Cause, Failure
 from estimators import ConfigurationError, TrainingJob
 from estimators.client.functions import runner, values
+from estimators.job.log_redaction import mask_failure, text_mask
 from estimators.records import status as statuses
 from estimators.records.record import JobRecord
 
@@ -30,7 +31,14 @@ def raised(error: Exception) -> str:
         return traceback.format_exc()
 
 
-@pytest.mark.parametrize("message", ["x" * 5000, "first line\n" + "many more\n" * 500 + "last", "short", ""])
+def printed(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+@pytest.mark.parametrize(
+    "message",
+    ["x" * 5000, "first line\n" + "many more\n" * 500 + "last", "short", "", "at https://me:pass@host/", "\udcff"],
+)
 @pytest.mark.parametrize("whole", [True, False])
 def test_an_exception_is_known_by_what_is_left_of_it(
     message: str, whole: bool, monkeypatch: pytest.MonkeyPatch
@@ -44,8 +52,8 @@ def test_an_exception_is_known_by_what_is_left_of_it(
     ]
     monkeypatch.setattr(values, "_left", lambda record: said)
     reason = f"AlgorithmError: algo-1, rank 0: {headline}" if whole else f"algo-1, rank 0: {headline[:900]}"
-    failure = Failure(cause=Cause.PROCESS, message=reason, rank=0)
-    record: Any = SimpleNamespace(name="job")
+    failure = mask_failure(Failure(cause=Cause.PROCESS, message=printed(reason), rank=0), text_mask({}))
+    record: Any = SimpleNamespace(name="job", read_request=dict)
     found = values.exception_of(record, failure)
     assert isinstance(found, MyError) and found.args == error.args
     other = Failure(cause=Cause.HOST_LOST, message="algo-2 was lost", rank=None)

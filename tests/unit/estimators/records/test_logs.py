@@ -6,8 +6,6 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
@@ -18,13 +16,6 @@ from estimators.job.errors import RecordError
 from estimators.records.log_files import times_file
 from estimators.records.logs import LogLine, LogReader, LogWriter
 from estimators.records.record import JobRecord
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Iterator[JobRecord]:
-    made = JobRecord.create("job-1", tmp_path)
-    yield made
-    made.release()
 
 
 def everything(reader: LogReader, *, final: bool = False) -> list[LogLine]:

@@ -9,7 +9,6 @@ import json
 import os
 import stat
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -24,13 +23,6 @@ from estimators.records.log_files import log_stem, process_of
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, job_names
 from estimators.records.states import SecondaryStatus
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Iterator[JobRecord]:
-    made = JobRecord.create("job-1", tmp_path)
-    yield made
-    made.release()
 
 
 def test_a_name_is_claimed_once(record: JobRecord, tmp_path: Path) -> None:

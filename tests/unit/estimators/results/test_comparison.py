@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import re
 import warnings
@@ -119,12 +118,6 @@ def test_what_cannot_be_compared_is_refused(arguments: tuple, options: dict, par
         compare(*arguments, **options)
 
 
-def test_it_becomes_json() -> None:
-    comparison = three()
-    groups = json.loads(json.dumps(comparison.to_dict()))["groups"]
-    assert [group["name"] for group in groups] == [group.name for group in comparison.groups]
-
-
 def test_prices_of_ones_own() -> None:
     runs = (result(name="a-1", instance_type="local_process"), result(name="b-1", instance_type="local_process"))
     assert "cost" not in compare(*runs).table()
@@ -154,20 +147,6 @@ def test_every_plot_renders_whatever_there_is(kind: str) -> None:
             if shown and axes.get_xlabel():
                 assert re.search(r"\((s|ms|%)\)|/s|samples|processes", axes.get_xlabel()), axes.get_xlabel()
                 assert any(tick.get_text() for tick in axes.get_xticklabels()), "an axis without numbers"
-
-
-@pytest.mark.parametrize("seconds", [(0.02,), (0.0201, 0.0203), (0.003, 0.02, 0.9), (0.0012, 0.0095)])
-def test_times_of_steps_have_numbers_on_their_axis(seconds: tuple[float, ...]) -> None:
-    plot = compare(*(result(step_s=step_s, name=f"a-{number}") for number, step_s in enumerate(seconds))).plot("steps")
-    plot._repr_png_()
-    [axes] = plot.figure.axes
-    low, high = axes.get_xlim()
-    shown = [
-        tick.get_text()
-        for tick, place in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
-        if low <= place <= high
-    ]
-    assert len(shown) >= 2 and all(shown), shown
 
 
 def test_curves_begin_with_the_job() -> None:
@@ -302,11 +281,6 @@ def test_whatever_a_job_has_or_lacks_its_table_page_and_report_render(
     assert len(pictures) == 4  # one size: no scaling
     for picture in pictures:
         ElementTree.fromstring(picture)
-
-
-def test_a_report_of_one_failed_job_has_its_cause(tmp_path: Path) -> None:
-    text = compare(failed()).report(tmp_path / "report.html").read_text(encoding="utf-8")
-    assert "loss is nan" in text and "f-1" in text
 
 
 def test_secrets_and_markup_of_names_do_not_get_into_the_page(tmp_path: Path) -> None:

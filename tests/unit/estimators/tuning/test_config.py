@@ -217,3 +217,26 @@ def test_what_trials_run_on_is_searched_too() -> None:
         tuner().add_fleet_ranges()
     with pytest.raises(ValueError, match="processes_per_host"):
         some.add_fleet_ranges(processes_per_host=IntegerParameter(0, 2))
+
+
+def train(lr: float, epochs: int) -> None: ...
+
+
+def of_function(changes: dict[str, Any], strategy: str = "Random", given: Any = None) -> HyperparameterTuner:
+    estimator = Estimator(entry_point=train, instance_count=2, distribution=MPI(), hyperparameters=given)
+    return HyperparameterTuner(estimator, "score", {**RANGES, **changes}, strategy=strategy, max_jobs=4)
+
+
+def test_a_function_is_checked_against_the_ranges() -> None:
+    assert of_function({}, "PBT").plan().trial.hosts, "PBT sets the epochs"
+    searched = of_function({"lr": IntegerParameter(1, 2)}, given={"epochs": 1})
+    searched.add_fleet_ranges()
+    assert searched.plan().trial.hosts
+    for epochs, words in (
+        (ContinuousParameter(1, 9), r"train\(\) expects int, got 1.0"),
+        (CategoricalParameter([1, "two"]), r"train\(\) expects int, got 'two'"),
+    ):
+        with pytest.raises(ConfigurationError, match=words):
+            of_function({"epochs": epochs}).plan()
+    with pytest.raises(ConfigurationError, match=r"hyperparameter of train\(\) 'momentum'"):
+        of_function({"momentum": ContinuousParameter(0, 1)}, given={"epochs": 1}).plan()

@@ -45,13 +45,14 @@ def test_the_request_and_back() -> None:
         "layers": IntegerParameter(1, 8),
         "optimizer": CategoricalParameter(["sgd", "adam"]),
         "batch": CategoricalParameter([32, 64]),
+        "units": CategoricalParameter([[64, 32], {"first": 64}, None, "nan", "1.10"]),
     }
     request = ranges.to_request(given, plain=False)
-    assert [item["Values"] for item in request["CategoricalParameterRanges"]] == [['"sgd"', '"adam"'], ["32", "64"]]
+    assert [item["Values"] for item in request["CategoricalParameterRanges"][:2]] == [['"sgd"', '"adam"'], ["32", "64"]]
     assert ranges.from_request(request) == given
-    assert ranges.to_request({"o": CategoricalParameter(["sgd"])}, plain=True)["CategoricalParameterRanges"] == [
-        {"Name": "o", "Values": ["sgd"]}
-    ]
+    request = ranges.to_request({"o": CategoricalParameter(["sgd", "1.10", True])}, plain=True)
+    assert request["CategoricalParameterRanges"] == [{"Name": "o", "Values": ["sgd", "1.10", "True"]}]
+    assert ranges.to_request(ranges.from_request(request, plain=True), plain=True) == request
 
 
 def test_a_name_of_the_platform_is_refused() -> None:
