@@ -332,10 +332,10 @@ class EstimatorBase:
         cls: type[E],
         training_job_name: str,
         sagemaker_session: Any = None,
+        model_channel_name: str = "model",
         *,
         dispatcher: str | None = None,
         dispatcher_options: Mapping[str, Any] | None = None,
-        **_: Any,
     ) -> E:
         """Return an estimator whose latest job is an existing job. Another process may have started this job.
 
@@ -345,6 +345,8 @@ class EstimatorBase:
         Args:
             training_job_name: The job's name.
             sagemaker_session: The session, as for the constructor.
+            model_channel_name: An argument of the SageMaker SDK. It has no effect, because the job's request contains
+                the name of the channel.
             dispatcher: The machine that runs the job's supervisor, as in ``RunOptions(dispatcher=…)``. This argument is
                 required if the job was sent to the dispatcher by a different machine than this machine.
             dispatcher_options: The options for the connection to the dispatcher.

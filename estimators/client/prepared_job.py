@@ -138,6 +138,14 @@ class Draft:
             found += preflight(self.spec)
         if here and (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
+        variables: dict[str, str] = {}
+        for name in (channel.name for channel in self.spec.inputs):
+            other = variables.setdefault(name.upper(), name)
+            if other != name:
+                found.append(
+                    f"channels {other!r} and {name!r} have the same variable, SM_CHANNEL_{name.upper()}, so the script "
+                    "finds only one of them there, as on SageMaker. Rename one of the channels."
+                )
         market = self.settings.run_options.spot_market
         if self.spec.spot and not self.settings.capabilities.spot and (market is None or not market.interrupts):
             found.append(

@@ -18,6 +18,7 @@ from estimators.client.callbacks import Callbacks, EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import LogPrinter
 from estimators.client.waiting import ENDING_SECONDS, JobDisplay, Wait
+from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import (
     ConfigurationError,
     JobUnreachableError,
@@ -423,9 +424,12 @@ class TrainingJob:
                 (120 s).
 
         Raises:
+            ConfigurationError: ``grace`` is not a number of seconds.
             UnsupportedError: ``grace`` was given for a job on SageMaker, where every script has 120 s.
             JobUnreachableError: the job's supervisor does not respond, or does not stop the job.
         """
+        if grace is not None:
+            rules.seconds(0, MAX_SECONDS)("stop(grace=…)", grace)
         ending = ENDING_SECONDS
         if not statuses.is_terminal(self._status()):
             if self.lives_elsewhere and self.dispatcher is None:

@@ -370,3 +370,12 @@ def test_a_job_is_planned_once_and_its_warnings_go_with_its_options() -> None:
     assert any("framework_version" in warning for warning in draft.warnings)
     assert draft.plan().options.warnings == ()
     assert draft.plan().warnings == draft.warnings
+
+
+def test_channels_with_one_variable_are_warned_of(tmp_path: Path) -> None:
+    for name in ("train", "Train"):
+        (tmp_path / name).mkdir()
+    planned = made().plan({name: str(tmp_path / name) for name in ("train", "Train")}, job_name="job")
+    assert any(
+        "channels 'train' and 'Train' have the same variable, SM_CHANNEL_TRAIN" in one for one in planned.warnings
+    )

@@ -84,3 +84,8 @@ def test_python_reports_an_uncaught_error_with_the_users_frames_only(
         assert shown in said and bool(said) == bool(shown)
         assert ("test_errors.py" in said) == bool(shown)
         assert ('File "<ours>"' in said and "ValueError: inner" in said) == isinstance(raised, KeyError)
+
+
+def test_a_wrong_grace_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(errors.ConfigurationError, match=r"stop\(grace=…\) must be a number of seconds"):
+        TrainingJob(JobRecord.create("job-1", tmp_path)).stop(grace="5")  # type: ignore[arg-type]
