@@ -87,5 +87,7 @@ def test_python_reports_an_uncaught_error_with_the_users_frames_only(
 
 
 def test_a_wrong_grace_is_refused(tmp_path: Path) -> None:
+    record = JobRecord.create("job-1", tmp_path)
+    record.release()
     with pytest.raises(errors.ConfigurationError, match=r"stop\(grace=…\) must be a number of seconds"):
-        TrainingJob(JobRecord.create("job-1", tmp_path)).stop(grace="5")  # type: ignore[arg-type]
+        TrainingJob(record).stop(grace="5")  # type: ignore[arg-type]
