@@ -113,8 +113,13 @@ class ArrayState:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return no facts, because a checkpoint of arrays needs none (see :class:`Saveable`)."""
-        return {}
+        """Return the types of the tensors that are stored as another type (see :class:`Saveable`)."""
+        kinds = {
+            name: kind
+            for name, value in self._arrays.items()
+            if hasattr(value, "detach") and (kind := _kind_of(value)) in _KEPT_AS
+        }
+        return {"kinds": kinds} if kinds else {}
 
     def groups(self) -> Mapping[str, list[ArraySlot]]:
         """Return the slots of the arrays (see :class:`Saveable`)."""
@@ -126,7 +131,24 @@ class ArrayState:
         return TensorSlot(name, value) if hasattr(value, "detach") else _ArraySlot(self._arrays, name)
 
     def check(self, facts: Mapping[str, Any]) -> None:
-        """Accept every checkpoint (see :class:`Saveable`)."""
+        """Validate the types of the tensors, and that all arrays can be changed in place (see :class:`Saveable`).
+
+        Raises:
+            TypeError: an array cannot be changed in place.
+        """
+        saved, own = facts.get("kinds") or {}, self.facts.get("kinds") or {}
+        for name, value in self._arrays.items():
+            if saved.get(name) != own.get(name):
+                raise CheckpointMismatchError(
+                    f"{name} was saved as {saved.get(name, 'another type')}, but it is to be restored into a value of "
+                    f"the type {own.get(name) or getattr(value, 'dtype', type(value).__qualname__)}."
+                )
+            fixed = not hasattr(value, "assign") and not hasattr(value, "detach")
+            if fixed and hasattr(value, "__array__") and not isinstance(value, np.ndarray | np.generic):
+                raise TypeError(
+                    f"{name} cannot be restored: a {type(value).__qualname__} cannot be changed in place. Give a numpy "
+                    "array or a variable."
+                )
 
 
 class _ArraySlot(ArraySlot):
@@ -144,11 +166,6 @@ class _ArraySlot(ArraySlot):
         value = self._arrays[self.spec.name]
         if isinstance(value, np.ndarray):
             value[...] = content
-        elif hasattr(value, "__array__") and not isinstance(value, np.generic):
-            raise TypeError(
-                f"{self.spec.name} cannot be restored: a {type(value).__qualname__} cannot be changed in place. Give a "
-                "numpy array or a variable."
-            )
         elif isinstance(self._arrays, MutableMapping):
             self._arrays[self.spec.name] = content.tolist() if isinstance(value, list) else type(value)(content[()])
         else:
@@ -173,7 +190,7 @@ class TensorSlot(ArraySlot):
     """
 
     def __init__(self, name: str, tensor: Any) -> None:
-        self.kind = str(tensor.dtype).removeprefix("torch.")
+        self.kind = _kind_of(tensor)
         self._tensor = tensor
         if str(tensor.layout) != "torch.strided":
             raise TypeError(f"{name}: a sparse tensor cannot be saved in a checkpoint. Save {name}.to_dense().")
@@ -188,6 +205,11 @@ class TensorSlot(ArraySlot):
     def assign(self, content: Array) -> None:
         with sys.modules["torch"].no_grad():
             self._tensor.copy_(tensor_of(content, self.kind))
+
+
+def _kind_of(tensor: Any) -> str:
+    """Return the name of a PyTorch tensor's type, such as ``bfloat16``."""
+    return str(tensor.dtype).removeprefix("torch.")
 
 
 def tensor_of(array: Array, kind: str) -> Any:

@@ -72,7 +72,7 @@ class IncomingCheckpoints:
             elif operation == "link":
                 self._link(str(message["name"]), str(message["target"]))
             elif operation == "folder":
-                _place(self.folder, f"{_checked(str(message['name']))}/entry")
+                _make_folder(self.folder, PurePosixPath(_checked(str(message["name"]))))
             elif operation == "gone":
                 self._remove(str(message["name"]))
             elif operation == "say":
@@ -120,17 +120,26 @@ class IncomingCheckpoints:
 def _place(root: Path, name: str) -> Path:
     """Return the path of a new entry, and create the folders above it.
 
-    A file at the path of such a folder, and a folder at the path of the entry, are removed. The host has replaced them,
-    and reports only later that they are gone.
+    A folder at the path of the entry is removed. The host has replaced it, and reports only later that it is gone.
     """
     path = root / name
-    for above in PurePosixPath(name).parents[:-1]:
-        if (root / above).is_symlink() or (root / above).is_file():
-            (root / above).unlink()
+    _make_folder(root, PurePosixPath(name).parent)
     if path.is_dir() and not path.is_symlink():
         remove_tree(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     return path
+
+
+def _make_folder(root: Path, name: PurePosixPath) -> None:
+    """Create a folder and the folders above it, below the root.
+
+    A file or link at the path of such a folder is removed, because the host has replaced it. A link to a folder outside
+    of the root is not the host's, and is kept.
+    """
+    for path in (root / folder for folder in reversed((name, *name.parents))):
+        own_link = path.is_symlink() and path.resolve().is_relative_to(root.resolve())
+        if own_link or not path.is_dir():
+            path.unlink(missing_ok=True)
+            path.mkdir(parents=True, exist_ok=True)
 
 
 def _checked(name: str) -> str:

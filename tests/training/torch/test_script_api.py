@@ -266,6 +266,9 @@ def test_tensors_come_back_in_place_and_keys_that_look_alike_are_kept_apart(tmp_
         saving.save(parts)
         saving.restore(later)
         assert all(later[name] is found[name] and equal(parts[name], found[name]) for name in parts)
+        for name, other in (("half", torch.zeros((), dtype=torch.int16)), ("counts", torch.zeros(3).bfloat16())):
+            with pytest.raises(CheckpointMismatchError, match=rf"{name} was saved as .*{str(other.dtype)[6:]}\b"):
+                saving.restore({**later, name: other})
         with pytest.raises(TypeError, match=r"a sparse tensor cannot .* Save counts\.to_dense\(\)"):
             saving.save({"counts": counts.to_sparse()})
     alike = {1: torch.ones(1), "1": torch.zeros(1), "a/b": torch.ones(2), "a": {"b": torch.zeros(2)}}
