@@ -168,9 +168,12 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
                 partial.unlink()
     except OSError as error:
         place = error.filename if isinstance(error.filename, str) and error.filename != str(partial) else archive
+        if isinstance(error, NotADirectoryError):
+            where = "A file is in the place of this folder. Write the files into the folder, and do not replace it."
+        else:
+            where = f"The unpacked files are in {', '.join(str(folder.path) for folder in folders)}."
         raise AgentError(
-            f"the archive {archive} could not be made. {place}: {error.strerror or error}. The unpacked files are in "
-            f"{', '.join(str(folder.path) for folder in folders)}."
+            f"the archive {archive} could not be made. {place}: {error.strerror or error}. {where}"
         ) from error
     return archive
 

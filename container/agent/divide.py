@@ -8,12 +8,12 @@ them are complete.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import os
 import shutil
 import signal
 import sys
+import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -23,7 +23,7 @@ from container.agent import sources
 from container.agent.sources import DataObject
 from container.contract.errors import AgentError
 from container.formats import FramingError
-from container.system import processes
+from container.system import locks, processes
 from container.system.files import replace
 from container.system.locations import LocationError, local_path
 
@@ -31,6 +31,9 @@ _HEAD = 4096
 _CHUNK = 4 << 20
 #: Maximum number of new files. All of them are open at the same time, and their numbers have five digits.
 _MOST = 4096
+
+#: Beginning of the names of folders for incomplete files, and the name of the lock in such a folder.
+_STAGED, _LOCK = ".dividing-", "lock"
 
 USAGE = "agent divide SRC DST --shards N [--manifest]"
 
@@ -113,22 +116,28 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
 def _staged(folder: Path) -> Iterator[Path]:
     """Yield a new folder for incomplete files, in the given folder. The new folder is removed at the end.
 
-    Incomplete files of an earlier run that was killed are removed first, because a channel would contain them. While
-    another run divides a file into the same folder, wait for its end.
+    Incomplete files of an earlier run that was killed are removed first, because a channel would contain them. A run
+    holds the lock in its own folder, so that other runs into the same folder do not remove its files.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    for left in folder.glob(f"{_STAGED}*"):
+        with contextlib.suppress(OSError):  # some file systems have no locks, and the folder may be gone by now
+            if (lock := locks.take(left / _LOCK)) is not None:
+                shutil.rmtree(left, ignore_errors=True)
+                os.close(lock)
+    new = Path(tempfile.mkdtemp(prefix=".new-", dir=folder))
     try:
-        with contextlib.suppress(OSError):  # some file systems have no locks
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
-        staged = folder / ".dividing"
-        shutil.rmtree(staged, ignore_errors=True)
-        staged.mkdir()
+        lock = None
+        with contextlib.suppress(OSError):
+            lock = locks.take(new / _LOCK)
+        staged = new.rename(folder / f"{_STAGED}{new.name[1:]}")  # others see the folder only with its lock
         try:
             yield staged
         finally:
             shutil.rmtree(staged, ignore_errors=True)
+            if lock is not None:
+                os.close(lock)
     finally:
-        os.close(descriptor)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def _deal(item: DataObject, files: Sequence[BinaryIO]) -> list[int]:

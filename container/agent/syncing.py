@@ -22,6 +22,7 @@ links and empty folders as folders.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import fcntl
 import io
@@ -110,7 +111,6 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
     items = [item for item in items if not item.key.endswith("/")]
     keys = {item.key for item in items}
     labels = _labels(items)
-    replaced = _replaced(items)
     wanted: list[DataObject] = []
     for item in items:
         top, _, rest = item.key.partition("/")
@@ -121,12 +121,18 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
             if item.key == min(key for key in keys if key.startswith(f"{top}/")):
                 warn(tell, host, f"{prefix}{top} is incomplete (its upload was cut off) and is not restored.")
             continue
-        if item.key in replaced:
-            warn(tell, host, f"{prefix}{item.key} is not restored: the newer {prefix}{replaced[item.key]} replaces it.")
-            continue
-        target = folder / item.key
-        if not (target.is_file() and target.stat().st_size == item.size):
-            wanted.append(item)
+        wanted.append(item)
+    replaced = _replaced(wanted)
+    for newer, number in collections.Counter(replaced.values()).items():
+        first = next(older for older, by in replaced.items() if by == newer)
+        more = f" (and {number - 1:,} more)" if number > 1 else ""
+        warn(tell, host, f"{prefix}{first}{more} is not restored: the newer {prefix}{newer} replaces it.")
+    wanted = [
+        item
+        for item in wanted
+        if item.key not in replaced
+        and not ((target := folder / item.key).is_file() and target.stat().st_size == item.size)
+    ]
     for item in markers:
         parts = item.key[:-1].split("/")
         if any("/".join(parts[:count]) in keys for count in range(1, len(parts) + 1)):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import stat
 from collections.abc import Iterator
+
+#: How often to try to remove a folder. Another process that removes it may just have moved nested folders into it.
+_TRIES = 5
 
 
 def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) -> None:
@@ -27,11 +31,19 @@ def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) ->
         OSError: an entry could not be removed, or the path is not a folder. In the first case, all other entries are
             removed.
     """
-    try:
-        _Removal(os.fspath(path)).run()
-    except OSError:
-        if not ignore_errors:
-            raise
+    for again in reversed(range(_TRIES)):
+        try:
+            _Removal(os.fspath(path)).run()
+            return
+        except FileNotFoundError:
+            if again == _TRIES - 1 and not ignore_errors:
+                raise
+            return  # another process has removed the rest
+        except OSError as error:
+            if error.errno != errno.ENOTEMPTY or not again:
+                if not ignore_errors:
+                    raise
+                return
 
 
 class _Removal:

@@ -5,6 +5,7 @@ The functions resolve URIs to paths on this machine, and describe the input chan
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,9 @@ from container.system.locations import is_s3, path_here
 from estimators.backends.config import INSTANCE_GROUP, input_mode
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import InputChannel, TrainingJobSpec
+
+#: The number of an epoch in the name of a FIFO, as a regular expression. Trainings have fewer than 1,000 epochs.
+_EPOCH = r"0|[1-9]\d{0,2}"
 
 
 def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
@@ -34,7 +38,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
         )
     stem, _, number = channel.name.rpartition("_")
     pipes = piped(spec) if readers_per_host(spec) == 1 else []
-    if number.isdecimal() and stem in pipes and channel.name not in pipes:
+    if re.fullmatch(_EPOCH, number) and stem in pipes and channel.name not in pipes:
         return (
             f"its folder would have the name of a FIFO of channel {stem!r}, which is in Pipe mode: {stem}_0, {stem}_1 "
             "and so on. Rename one of the two channels."

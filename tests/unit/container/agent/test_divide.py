@@ -10,6 +10,7 @@ import pytest
 
 from container.agent.divide import divide
 from container.contract.errors import AgentError
+from container.system import locks
 
 
 @pytest.fixture
@@ -60,11 +61,16 @@ def test_a_file_that_cannot_be_removed_hides_neither_the_first_error_nor_the_oth
 
 
 def test_what_a_killed_run_has_left_is_removed(source: Path, tmp_path: Path) -> None:
-    left = tmp_path / "many" / ".dividing"
-    left.mkdir(parents=True)
-    (left / "one-00000-of-00002.txt").write_text("0\n")
+    killed, running = (tmp_path / "many" / f".dividing-{name}" for name in ("killed", "running"))
+    for folder in (killed, running):
+        folder.mkdir(parents=True)
+        (folder / "one-00000-of-00002.txt").write_text("0\n")
+    lock = locks.take(running / "lock")
+    assert lock is not None
     divide(str(source), str(tmp_path / "many"), 2)
-    assert sorted(os.listdir(tmp_path / "many")) == ["one-00000-of-00002.txt", "one-00001-of-00002.txt"]
+    os.close(lock)
+    parts = ["one-00000-of-00002.txt", "one-00001-of-00002.txt"]
+    assert sorted(os.listdir(tmp_path / "many")) == [running.name, *parts]
 
 
 def test_more_files_than_may_be_open_at_first(source: Path, tmp_path: Path) -> None:

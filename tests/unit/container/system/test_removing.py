@@ -90,3 +90,19 @@ def test_what_another_process_removes_at_the_same_time_is_no_error(
         monkeypatch.setattr(os, name, second)
     remove_tree(tmp_path / "top")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_into_which_another_process_moves_a_nested_one_is_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "top").mkdir()
+    rmdir = os.rmdir
+
+    def meanwhile(path: str, *, dir_fd: int | None = None) -> None:
+        monkeypatch.undo()
+        (tmp_path / "top" / ".removed-by-another").mkdir()
+        rmdir(path, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "rmdir", meanwhile)
+    remove_tree(tmp_path / "top")
+    assert list(tmp_path.iterdir()) == []

@@ -74,11 +74,13 @@ def test_a_channels_mode_is_over_the_jobs() -> None:
 
 def test_a_folder_with_the_name_of_a_fifo_is_refused() -> None:
     inputs = parse_inputs(
-        {"train": "/a", **{name: TrainingInput("/b", input_mode="File") for name in ("train_1", "t_1")}}
+        {"train": "/a", **{name: TrainingInput("/b", input_mode="File") for name in ("train_1", "t_1", "train_01")}}
     )
     spec = dataclasses.replace(SPEC, inputs=inputs)
     refused = [channel_refusal(spec, channel) for channel in inputs]
-    assert [name for name, text in zip(("train", "train_1", "t_1"), refused, strict=True) if text] == ["train_1"]
+    assert [name for name, text in zip(("train", "train_1", "t_1", "train_01"), refused, strict=True) if text] == [
+        "train_1"
+    ]
     assert "'train', which is in Pipe mode: train_0, train_1" in str(refused[1])
 
 
