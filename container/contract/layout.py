@@ -24,8 +24,9 @@ _BASE_DIR = re.compile(r"(?:(?<![\w./-])|(?<=file://))/opt/ml(?![\w.-])(/checkpo
 #: channel.
 CODE_CHANNEL = "fleetfit"
 
-#: The folder beside the program of a job whose entry point is a function.
-FUNCTION_FOLDER = "fleetfit_function"
+#: The folder beside the program of a job whose entry point is a function, and the file in this folder that shows the
+#: function's imports.
+FUNCTION_FOLDER, FUNCTION_IMPORTS = "fleetfit_function", "imports.py"
 
 
 def rebased(value: Any, tree: MLTree) -> Any:

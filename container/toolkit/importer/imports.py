@@ -13,9 +13,10 @@ import ast
 import dataclasses
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from container.contract.layout import FUNCTION_FOLDER, FUNCTION_IMPORTS
 from container.system.variables_read import is_read_at_load
 from container.toolkit.importer.loading import top_of
 
@@ -74,15 +75,17 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
         horovod: Whether ``distributed.init()`` imports Horovod.
     """
     reader = _Reader((script.parent, folder))
+    function = folder / FUNCTION_FOLDER / FUNCTION_IMPORTS
+    source = function if function.is_file() else script
     try:
         if shadowed := sorted(reader.names & sys.stdlib_module_names):
             return Imports(reason=f"the script's folder has a module {shadowed[0]}")
-        reader.parse(script, ())
-        reader.take_head(script, ())
+        reader.parse(source, ())
+        reader.take_head(source, ())
         texts = {file: ast.unparse(tree) for file, tree in reader.trees.items()}
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Imports(reason=f"its imports cannot be read: {error}")
-    hazard = _hazard(texts)
+    hazard = _hazard(("the function" if file == function else file.name, text) for file, text in texts.items())
     statements = dict.fromkeys((*reader.statements, *(() if hazard else reader.slow)))
     tops = set(map(top_of, statements))
     if horovod and ("container" in tops or reader.initializes):
@@ -93,15 +96,18 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     return Imports(tuple(statements), tuple(reader.settings), tuple(sorted(reader.names)), hazard if left else "")
 
 
-def _hazard(texts: Mapping[Path, str]) -> str:
-    """Return a phrase that names code in a project's files with a possible effect on later imports. Return an empty
-    text if there is no such code.
+def _hazard(texts: Iterable[tuple[str, str]]) -> str:
+    """Return a phrase that names code with a possible effect on later imports. Return an empty text if there is no such
+    code.
+
+    Args:
+        texts: The names and texts of a project's files.
     """
-    for file, text in texts.items():
+    for file, text in texts:
         for match in _HAZARD.finditer(text):
             variable = match["set"] or match["named"]
             if variable is None or is_read_at_load(variable):
-                return f"{file.name} has {match[0].strip()!r}"
+                return f"{file} has {match[0].strip()!r}"
     return ""
 
 

@@ -9,6 +9,7 @@ text is also packed, so that tracebacks can show it.
 from __future__ import annotations
 import __future__
 
+import ast
 import contextlib
 import dataclasses
 import dis
@@ -18,6 +19,7 @@ import io
 import json
 import linecache
 import os
+import pickletools
 import re
 import sys
 import textwrap
@@ -201,7 +203,8 @@ def pack(
         **{f"{folder}/cloudpickle/{path.name}": path.read_bytes() for path in _files_of(cloudpickle)},
     }
     program = f"{_PROGRAM}{re.sub(r'[^A-Za-z0-9_]+', '_', name).strip('_') or 'function'}.py"
-    files[program] = Path(runner.__file__).read_bytes() + _appearance(function, codes).encode()
+    files[program] = Path(runner.__file__).read_bytes()
+    files[f"{folder}/{runner.IMPORTS}"] = _imports_of(function, packed, codes).encode()
     return Packed(program=program, files=files, modules=found)
 
 
@@ -475,27 +478,31 @@ def _too_large(name: str, function: Any, size: int, limit: int) -> str:
 # --- sources ---
 
 
-def _appearance(function: Function, codes: Iterable[types.CodeType]) -> str:
-    """Return Python source that shows which modules the packed function will import: a function that is never called.
+def _imports_of(function: Function, packed: bytes, codes: Iterable[types.CodeType]) -> str:
+    """Return Python source that shows which modules the packed function will import. This source is never executed.
 
-    It contains the source of the packed code. The hosts search a program's source for imports, and for code with an
-    effect on imports, but cannot search the packed function.
+    It begins with the imports of unpickling, in their order, because an import may have an effect on a later one. Then
+    follows the source of the packed code. The hosts search this source for imports, and for code with an effect on
+    imports, because they cannot search the packed function.
 
     Args:
         function: The function.
+        packed: The pickled function.
         codes: All code objects that are packed with the function.
     """
-    lines = [f"import {name}" for name in sorted({_module_of(value) for _, value in _globals(function)} - {""})]
-    sources: list[str] = []
-    with contextlib.suppress(OSError):  # if the source of some code is unknown, none is used
-        texts = ["".join(_source_lines(code)[0]) for code in _outermost(codes)]
-        sources = [line for text in texts for line in textwrap.dedent(text).splitlines()]
-    for text in (sources, []):
-        body = textwrap.indent("\n".join([*lines, *text] or ["pass"]), "    ")
-        written = f"\n\ndef _never_called():\n{body}\n"
-        if _forms_of(written):  # not the case for a lambda within a call, for example
-            return written
-    return ""
+    places: dict[str, int] = {}
+    for place, (_, text, _) in enumerate(pickletools.genops(packed)):
+        if isinstance(text, str):
+            places.setdefault(text, place)
+    names = {_module_of(value) for value in _globals(function)} - {""}
+    lines = [f"import {name}\n" for name in sorted(names, key=lambda name: (places.get(name, len(packed)), name))]
+    try:
+        texts = [textwrap.dedent("".join(_source_lines(code)[0])) for code in _outermost(codes)]
+    except OSError:  # the source of some code is unknown
+        return "".join(lines)
+    body = textwrap.indent("".join(texts) or "pass\n", "    ")
+    written = f"{''.join(lines)}\n\ndef _never_called():\n{body}"
+    return written if _codes_of(written) else "".join(lines)  # a lambda within a call is no source, for example
 
 
 def _outermost(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
@@ -515,12 +522,10 @@ def _module_of(value: Any) -> str:
     return name if known and all(map(str.isidentifier, name.split("."))) else ""
 
 
-def _globals(function: Function) -> Iterator[tuple[str, Any]]:
-    """Yield the names and values of the global variables that the packed functions use."""
+def _globals(function: Function) -> Iterator[Any]:
+    """Yield the values of the global variables that the packed functions use."""
     for one in captured(function).functions:
-        for key in sorted(_names(one.__code__)):
-            if key in one.__globals__:
-                yield key, one.__globals__[key]
+        yield from (one.__globals__[key] for key in _names(one.__code__) if key in one.__globals__)
 
 
 def _source_of(function: Function) -> dict[str, Any] | None:
@@ -542,28 +547,31 @@ def _source_lines(code: types.CodeType) -> tuple[list[str], int]:
         OSError: the source is unknown. It is also unknown if its file has been changed since Python has read the file.
     """
     lines, _ = inspect.findsource(code)
-    if _form_of(code) not in _forms_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag):
+    found = _codes_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag)
+    there = (one for one in found if (one.co_name, one.co_firstlineno) == (code.co_name, code.co_firstlineno))
+    if _form_of(code) not in map(_form_of, there):
         raise OSError(f"{code.co_filename} has been changed")
     return inspect.getsourcelines(code)
 
 
 @functools.lru_cache(maxsize=8)
-def _forms_of(text: str, flags: int = 0) -> frozenset[tuple[Any, ...]]:
-    """Return the forms of all code objects of a program. Return nothing if the program is not valid.
+def _codes_of(text: str, flags: int = 0) -> list[types.CodeType]:
+    """Return all code objects of a program or notebook cell. Return an empty list if the text is not valid.
 
     Args:
         text: The text of the program.
         flags: The future features of other notebook cells, with which the program is compiled.
     """
+    flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # in notebook cells
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python has shown the warnings when it compiled the program itself
             found = [compile(text, "<source>", "exec", flags, dont_inherit=True)]
     except (SyntaxError, ValueError):
-        return frozenset()
+        return []
     for code in found:
         found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return frozenset(map(_form_of, found))
+    return found
 
 
 def _form_of(code: types.CodeType) -> tuple[Any, ...]:
@@ -594,11 +602,15 @@ def _sources(function: Function) -> Iterator[tuple[str, str]]:
 
 
 def _shown_file(name: str) -> str:
-    """Return the name of a file for tracebacks: ``Cell In[3]`` for the file that stands for a notebook's cell."""
+    """Return the name of a file for tracebacks: ``Cell In[3]`` for the file that stands for a notebook's cell.
+
+    If several files have the same number, for example because a cell has run another cell, they keep their own names.
+    """
     ipython = sys.modules.get("IPython")
-    shell = ipython.get_ipython() if ipython is not None else None
-    cell = getattr(getattr(shell, "compile", None), "format_code_name", lambda name: None)(name)
-    return " ".join(cell) if cell else name
+    compiler = getattr(ipython.get_ipython() if ipython is not None else None, "compile", None)
+    cells = getattr(compiler, "_filename_map", {})  # IPython has no public access to it
+    number = cells.get(name)
+    return f"Cell In[{number}]" if number is not None and list(cells.values()).count(number) == 1 else name
 
 
 def _files_of(package: types.ModuleType) -> list[Path]:

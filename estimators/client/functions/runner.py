@@ -25,6 +25,8 @@ from typing import Any
 #: contents.
 FOLDER = "fleetfit_function"
 DESCRIPTION, FUNCTION, SOURCES = "function.json", "function.pkl", "sources"
+#: The name of a file that shows the function's imports. :mod:`container.contract.layout` also defines this name.
+IMPORTS = "imports.py"
 
 #: The folder in ``output.tar.gz`` that contains the return value and the exceptions, and the names of these files.
 RETURNED = "fleetfit_function"
@@ -166,13 +168,20 @@ def main() -> None:
 
 
 def _cloudpickle(folder: Path) -> Any:
-    """Import the cloudpickle that was packed with the function, even if a different version is already imported."""
-    for name in [name for name in sys.modules if name.partition(".")[0] == "cloudpickle"]:
-        del sys.modules[name]
-    spec: Any = importlib.util.spec_from_file_location("cloudpickle", folder / "cloudpickle" / "__init__.py")
-    cloudpickle = sys.modules["cloudpickle"] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(cloudpickle)
-    return cloudpickle
+    """Return the cloudpickle that was packed with the function.
+
+    If another version is already imported, its modules get the packed code, because libraries such as Horovod keep
+    references to these modules.
+    """
+    for name in sorted((name for name in sys.modules if name.partition(".")[0] == "cloudpickle"), reverse=True):
+        module, file = sys.modules[name], folder / "cloudpickle" / f"{name.partition('.')[2] or '__init__'}.py"
+        if file.is_file() and Path(module.__file__ or "").read_bytes() != file.read_bytes():
+            exec(compile(file.read_bytes(), str(file), "exec"), vars(module))
+    if "cloudpickle" not in sys.modules:
+        spec: Any = importlib.util.spec_from_file_location("cloudpickle", folder / "cloudpickle" / "__init__.py")
+        sys.modules["cloudpickle"] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules["cloudpickle"])
+    return sys.modules["cloudpickle"]
 
 
 def names_of(function: Any) -> dict[str, Any]:

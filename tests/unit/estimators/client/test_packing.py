@@ -314,7 +314,7 @@ def test_a_function_that_a_partial_passes_is_packed_as_one_of_the_job(tmp_path: 
     assert found.functions == [train, model]
     assert found.values == [("default 1", 1), ("default 1", (1, 2))]
     packed = pack(given)
-    assert "    import json\n" in packed.files[packed.program].decode()
+    assert packed.files["fleetfit_function/imports.py"].decode().startswith("import json\n")
     assert {"fleetfit_function/sources/model.py", "fleetfit_function/sources/train.py"} <= set(packed.files)
 
 
