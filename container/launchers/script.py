@@ -18,7 +18,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     if hosts > 1:
         warnings = (
             f"{hosts} hosts without a distribution strategy: each host runs the whole script by itself, "
-            f"{_data(environment)}. Pass distribution=… to train together.",
+            f"{_data(environment)}. Give the job a distribution strategy to train together.",
         )
     return Plan.of(environment, membership, rank_processes(membership, command), warnings=warnings)
 

@@ -121,10 +121,11 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSE
 def caller_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the caller's environment that hosts inherit.
 
-    Variables that name an entry point are left out. If the caller itself runs in a job or an image, these variables
-    name the entry point of that job or image.
+    Variables that name an entry point, and the pipe for events, are left out. If the caller itself runs in a job or an
+    image, these variables name the entry point and the pipe of that job or image.
     """
-    return {name: value for name, value in environment.items() if name not in codec.NAMING_VARIABLES}
+    left_out = {*codec.NAMING_VARIABLES, variables.EVENTS}
+    return {name: value for name, value in environment.items() if name not in left_out}
 
 
 def _hyperparameters(spec: TrainingJobSpec, facts: BackendFacts) -> dict[str, str]:

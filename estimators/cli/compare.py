@@ -76,7 +76,8 @@ def run(args: argparse.Namespace) -> int:
     prices = _prices(args.price)
     parsing.check_file("--report", args.report)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ComparisonWarning)  # the notes below the table contain these warnings
+        if not args.json:  # the notes below the table contain these warnings
+            warnings.simplefilter("ignore", ComparisonWarning)
         if args.jobs:
             # A job that is named twice is one run.
             comparison = compare(*dict.fromkeys(map(jobnames.resolve_unless_path, args.jobs)), prices=prices)

@@ -81,7 +81,7 @@ _OPTIONS = {
 #: Matches an argument in a message: with a value, at the message's beginning, or a name that is not an English word.
 _ARGUMENT = re.compile(
     rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})"
-    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={])|(?=:)|(?![\w'\"`/=-]|\.\w))"
+    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={…])|=…|(?=:)|(?![\w'\"`/=-]|\.\w))"
 )
 #: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")

@@ -151,7 +151,7 @@ def _run(args: argparse.Namespace) -> int:
         write_text(sys.stdout, "")
         return status
     except KeyboardInterrupt as interrupt:
-        from estimators.client.waiting import is_told
+        from estimators.job.errors import is_told
 
         if not is_told(interrupt):
             console.say("interrupted.")

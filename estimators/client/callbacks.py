@@ -104,8 +104,8 @@ class EventFeed:
         progress: The object that tracks the job's progress, or None.
         before: The function to call before the callbacks are called. It clears the status line, because a callback may
             print.
-        since: The first attempt whose events the callbacks get. A callback that has stopped the job because of a metric
-            must not get this metric again after ``resume()``.
+        known: The number of events at the beginning of the record that the callbacks do not get. A callback that has
+            stopped the job because of a metric must not get this metric again after ``resume()``.
     """
 
     def __init__(
@@ -114,13 +114,13 @@ class EventFeed:
         callbacks: tuple[Callback, ...],
         progress: JobProgress | None = None,
         before: Callable[[], None] = lambda: None,
-        since: int = 0,
+        known: int = 0,
     ) -> None:
         self._job = job
         self._callbacks = callbacks
         self._progress = progress
         self._before = before
-        self._since = since
+        self._known = known
         self._tail = EventTail(job.record)
 
     def poll(self) -> bool:
@@ -142,7 +142,8 @@ class EventFeed:
     def _tell(self, events: list[Event]) -> None:
         self._before()
         for event in events:
-            if event.attempt < self._since:
+            if self._known > 0:
+                self._known -= 1
                 continue
             metric = metric_of(event)
             for callback in self._callbacks:

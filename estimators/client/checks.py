@@ -289,7 +289,7 @@ def _check_channel(channel: InputChannel) -> None:
         return  # the backend checks this channel
     try:
         path.stat()
-    except (FileNotFoundError, NotADirectoryError):
+    except (FileNotFoundError, NotADirectoryError, ValueError):  # ValueError: the path contains a NUL character
         raise ConfigurationError(f"channel {channel.name!r}: {str(path)!r} does not exist.{_hint(path)}") from None
     except OSError as error:
         reason = str(error.strerror).lower()

@@ -82,7 +82,8 @@ class JobProgress:
         if event.kind == "phase":
             name = str(event.data.get("name"))
             if name in _PHASES and name != self._phase:
-                self._phase, self._printed = name, False
+                # An event of the start may be read after the script's first line.
+                self._phase, self._printed = name, self._printed and name in _QUIET
         elif event.kind == "steps" and event.rank in (None, 0):
             seconds = event.data.get("seconds") or 0.0
             self._rate = event.data["steps"] / seconds if seconds > 0 else None

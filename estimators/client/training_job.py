@@ -80,8 +80,8 @@ class TrainingJob:
         self.record = record
         self._tie = tie
         self._process = process
-        #: The first attempt whose events callbacks get.
-        self._since = 0
+        #: The number of events of the record that callbacks do not get, because they were there before resume().
+        self._known = 0
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
@@ -571,9 +571,9 @@ class TrainingJob:
             TrainingJobError: the job failed again (only with ``wait=True``).
         """
         _check_shown("resume", logs, all)
-        attempt = int((self.record.stored_status() or {}).get(statuses.OWN, {}).get("attempt") or 0)
+        known = sum(1 for _ in self.record.events())
         job = TrainingJob(*launch.resume(JobRecord(self.record.path), attached=wait))
-        job._since = attempt + 1
+        job._known = known
         if wait:
             job.wait(logs=logs, callbacks=callbacks, all=all)
         return job
@@ -613,7 +613,7 @@ class TrainingJob:
         self._ensure_followed()
         with Interrupts() as interrupts:
             output = JobDisplay(self, sys.stdout if logs else None, all=all)
-            feed = EventFeed(self, checked, output.progress, before=output.hide, since=self._since)
+            feed = EventFeed(self, checked, output.progress, before=output.hide, known=self._known)
             try:
                 if logs and not self._is_over():
                     output.message(self._opening())
@@ -632,7 +632,9 @@ class TrainingJob:
         if status["TrainingJobStatus"] == TrainingJobStatus.FAILED:
             failure = statuses.failure_of(status)
             unknown = Failure(cause=Cause.INTERNAL, message="unknown")
-            raised = TrainingJobError(self, failure or unknown, tail=not logs or output.pane is not None)
+            # The tail of other failures is not of the script's output, but of a log that the user has not seen.
+            seen = logs and output.pane is None and failure is not None and failure.cause is Cause.PROCESS
+            raised = TrainingJobError(self, failure or unknown, tail=not seen)
             shorten_uncaught()
             raise raised from self._raised_by_function(failure)
         output.table()

@@ -242,11 +242,6 @@ def told_interrupt(text: str) -> KeyboardInterrupt:
     return error
 
 
-def is_told(error: KeyboardInterrupt) -> bool:
-    """Return whether :func:`told_interrupt` created a KeyboardInterrupt. Its message has then already been printed."""
-    return hasattr(error, "_render_traceback_")
-
-
 class Wait:
     """The loop of one call of :meth:`TrainingJob.wait`, and its state."""
 

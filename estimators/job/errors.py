@@ -65,24 +65,29 @@ def _users_frames(error: BaseException) -> types.TracebackType | None:
 
 
 def shorten_uncaught() -> None:
-    """Let Python's report of an uncaught error contain only the user's frames, as a notebook's does.
+    """Let Python's report of an uncaught :class:`TrainingJobError` contain only the user's frames, as in a notebook.
 
-    An interrupt that has already been reported is not reported again. Such an interrupt has the method with which
-    IPython would display it.
+    An interrupt that has already been reported (:func:`is_told`) is not reported again.
     """
     previous = sys.excepthook
     if previous.__module__ == __name__:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
-        if isinstance(error, FleetfitError):
-            error.__cause__, error.__suppress_context__ = None, True  # the message already explains the inner causes
-            error.__traceback__ = trace = _users_frames(error)
-        elif hasattr(error, "_render_traceback_"):
+        if is_told(error):
             return
+        if isinstance(error, TrainingJobError):
+            if error.traceback:  # which the message contains; on SageMaker, only the cause shows it
+                error.__cause__, error.__suppress_context__ = None, True
+            error.__traceback__ = trace = _users_frames(error)
         previous(kind, error, trace)
 
     sys.excepthook = hook
+
+
+def is_told(error: BaseException) -> bool:
+    """Return whether an error is an interrupt whose message has already been printed, so that IPython shows no more."""
+    return isinstance(error, KeyboardInterrupt) and hasattr(error, "_render_traceback_")
 
 
 FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython looks up

@@ -103,20 +103,22 @@ def text_mask(request: Mapping[str, Any]) -> Mask:
 
 
 def _secrets(value: Any, *, hidden: bool) -> Iterator[str]:
-    """Yield the secrets in a value, which may contain dicts and command lines. With ``hidden``, every part of the value
-    is a secret.
+    """Yield the secrets in a value, which may contain dicts and command lines. With ``hidden``, the value is a secret,
+    and so is every part of the value, except for numbers and plain words.
     """
-    waiting = [(value, hidden)]
+    if hidden:
+        yield from (str(value), str(codec.decode_value(value)))
+    waiting = [(value, False, hidden)]
     while waiting:
-        item, hidden = waiting.pop()
+        item, named, within = waiting.pop()
         decoded = codec.decode_value(item)
-        if hidden:
+        if named or (within and isinstance(decoded, str) and not _is_harmless(decoded)):
             yield from (str(item), str(decoded))
         if isinstance(decoded, list):
             yield from secret_words([word for word in decoded if isinstance(word, str)])
-            waiting += [(inner, hidden) for inner in decoded]
+            waiting += [(inner, named, within) for inner in decoded]
         elif isinstance(decoded, Mapping):
-            waiting += [(inner, hidden or looks_secret(name)) for name, inner in decoded.items()]
+            waiting += [(inner, looks_secret(name), within or named) for name, inner in decoded.items()]
 
 
 def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:

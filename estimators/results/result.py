@@ -239,9 +239,9 @@ class Result:
         return f"<Result of {self.job_name!r}: {self.status}>"
 
     def __str__(self) -> str:
-        from estimators.results.display import job_table
+        from estimators.results import display, tables
 
-        return job_table(self).rstrip("\n")
+        return display.job_table(self, columns=tables.terminal_width() or 100).rstrip("\n")
 
     # --- derived values ---
 

@@ -37,7 +37,7 @@ def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | Non
         if not parts or _width(_transposed(head, [*parts[-1], row])) > width:
             parts.append([])
         parts[-1].append(row)
-    return "\n\n".join(_typeset(titles, lines) for part in parts for titles, *lines in [_transposed(head, part)])
+    return "\n\n".join(_narrow(titles, lines, width) for part in parts for titles, *lines in [_transposed(head, part)])
 
 
 def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> list[str]:
@@ -59,6 +59,13 @@ def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> lis
 def _typeset(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [(" " * _GAP).join(cells).rstrip() for cells in padded((head, *rows), right=True)]
     return "\n".join([lines[0], "─" * max(map(columns_of, lines)), *lines[1:]])
+
+
+def _narrow(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
+    """Return a transposed table. If the title of its only row is too long, the title is wrapped above the table."""
+    if _width((head, *rows)) <= width or len(head) != 2:
+        return _typeset(head, rows)
+    return "\n".join([*textwrap.wrap(head[1], width), _typeset(("", ""), rows).lstrip("\n")])
 
 
 def _width(rows: Sequence[Sequence[str]]) -> int:

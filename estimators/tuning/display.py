@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimators.client.printing import say, write_text
 from estimators.job.text import columns_of, visible
+from estimators.records.private_files import explained
 from estimators.results.html import render
 from estimators.results.summary import number_text, seconds_text
 from estimators.tuning.config import TuningSpec
@@ -163,7 +164,8 @@ def report(record: TuningRecord, path: str | Path) -> Path:
     when = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
     file = Path(path)
     html = render("tuning/templates/page", title=record.name, when=when, study=study_html(record, plots=True))
-    file.write_text(html, encoding="utf-8")
+    with explained(file, "write"):
+        file.write_text(html, encoding="utf-8")
     return file
 
 

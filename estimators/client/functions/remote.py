@@ -184,10 +184,11 @@ class RemoteFuture(concurrent.futures.Future[Any]):
             raise TimeoutError(f"the job has not ended within {timeout} s")
 
     def cancel(self) -> bool:
-        """Cancel the call: remove the function from the executor's queue, or stop its running job.
+        """Cancel the call: remove the function from the executor's queue, or request that its running job stops.
 
         Returns:
-            True if the function was removed from the queue, or its job is stopped. False if the job has ended.
+            True if the function was removed from the queue, or the stop was requested. A job that completes at the same
+            moment still returns its value. False if the job has ended.
         """
         if super().cancel():
             return True

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from container.contract.names import unknown
+from estimators.records.private_files import explained
 from estimators.results import tables
 from estimators.results.result import Result
 from estimators.results.summary import quantity_text
@@ -395,7 +396,8 @@ class Comparison:
         from estimators.results.comparison.report import report_html
 
         file = Path(path)
-        file.write_text(report_html(self), encoding="utf-8")
+        with explained(file, "write"):
+            file.write_text(report_html(self), encoding="utf-8")
         return file
 
 

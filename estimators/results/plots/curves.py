@@ -53,8 +53,6 @@ def draw(
         told = f"no run reported {' or '.join(asked)}" if asked else "no run reported metrics"
         return style.nothing("Curves", told)
     made, axes = style.figure(len(names), len(chosen), height=0.9 + 2.1 * len(names))
-    from matplotlib.ticker import EngFormatter
-
     looks = style.looks([group.strategy for group in comparison.groups])
     for row, metric in enumerate(names):
         for column, kind in enumerate(chosen):
@@ -71,8 +69,6 @@ def draw(
             last_row = row == len(names) - 1
             if kind == "time" and drawn:
                 _mark(one, comparison)
-            if kind == "samples":
-                one.xaxis.set_major_formatter(EngFormatter(sep="\u202f"))  # 20 k, 3 M
             style.label(one, x=AGAINST[kind] if last_row else "", y=metric if column == 0 else "")
             if not drawn:
                 style.say(one, f"no run has data for {metric} against {kind}")

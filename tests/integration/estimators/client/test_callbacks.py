@@ -94,4 +94,5 @@ def test_an_exception_of_a_callback_ends_the_job_and_a_resumed_job_tells_only_of
     recorder = Recorder()
     job.resume(logs=False, callbacks=recorder)
     assert [metric.value for metric in recorder.metrics] == [3.0, 2.0, 1.0]
-    assert {event.attempt for event in recorder.events} == {1}
+    assert {event.attempt for event in recorder.events if event.kind == "metric"} == {1}
+    assert {"metric", "process_ended", "artifacts"} <= {event.kind for event in recorder.events}

@@ -51,9 +51,9 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
     [
         (
             "use_spot_instances=True needs max_wait=… of at least max_run.",
-            "--spot needs --max-wait … of at least --max-run.",
+            "--spot needs --max-wait of at least --max-run.",
         ),
-        ("RunOptions(stop_grace=…) must be a number", "--stop-grace … must be a number"),
+        ("RunOptions(stop_grace=…) must be a number", "--stop-grace must be a number"),
         ("processes_per_host=4 is more than the 2 slots", "--processes 4 is more than the 2 slots"),
         ("distribution: give an instance", "--strategy: give an instance"),
         ("the role of a queue in the environment", "the role of a queue in the environment"),
@@ -61,7 +61,7 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ("no\n    f(model_dir=args.model_dir)", "no\n    f(model_dir=args.model_dir)"),
         ("set backend_options={'python': '/x'}", "set --backend-option python='/x'"),
         ("set RunOptions(spot_market=SpotMarket(…)).", "set --spot-market."),
-        ("simulate(hosts=…) must be a number", "--hosts … must be a number"),
+        ("simulate(hosts=…) must be a number", "--hosts must be a number"),
         ("--range lr: IntegerParameter(2, 1) is an empty range", "--range lr: 2:1 is an empty range"),
         ("it cannot be started:\n- image_uri is missing", "it cannot be started:\n- --image is missing"),
         ("MPI(processes_per_host=4) uses them", "--strategy mpi --processes 4 uses them"),

@@ -16,6 +16,7 @@ from synthetic import result, status
 
 from estimators import Comparison, ComparisonWarning, ConfigurationError, Result, TensorFlow, compare
 from estimators.client.compare import _labels, _turns
+from estimators.job.errors import RecordError
 from estimators.records.record import job_names
 from estimators.results import display
 from estimators.results.plots import INK, KINDS, style
@@ -318,3 +319,27 @@ def test_what_is_wrong_with_one_is_said_before_any_runs(tmp_path: Path, home: Pa
     with pytest.raises(ConfigurationError, match=r"nothing\.py"):
         compare(good, wrong)
     assert job_names() == []
+
+
+@pytest.mark.parametrize("seconds", [(0.0201, 0.0203), (0.003, 0.02, 0.9)])
+def test_times_of_steps_have_numbers_on_their_axis(seconds: tuple[float, ...]) -> None:
+    plot = compare(*(result(step_s=step_s, name=f"a-{number}") for number, step_s in enumerate(seconds))).plot("steps")
+    plot._repr_png_()
+    [axes] = plot.figure.axes
+    low, high = axes.get_xlim()
+    shown = [
+        tick.get_text()
+        for tick, place in zip(axes.get_xticklabels(), axes.get_xticks(), strict=True)
+        if low <= place <= high
+    ]
+    assert len(shown) >= 2 and all(shown), shown
+
+
+def test_a_report_of_one_failed_job_has_its_cause(tmp_path: Path) -> None:
+    text = compare(failed()).report(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "loss is nan" in text and "f-1" in text
+
+
+def test_a_full_disk_names_the_report() -> None:
+    with pytest.raises(RecordError, match=r"/dev/full.*Free some space"):
+        compare(result()).report("/dev/full")

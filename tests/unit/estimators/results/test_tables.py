@@ -38,3 +38,9 @@ def test_paragraphs_are_wrapped_at_words() -> None:
         (len(line) <= 60 and line.startswith("  word")) or line.startswith("    word") for line in lines
     )
     assert tables.paragraphs([text], None) == [text]
+
+
+def test_a_title_that_is_wider_than_the_terminal_is_wrapped_above_its_table() -> None:
+    name = "collective_all_reduce 2 × 1, kerasjob-2026-11-27-16-57-43-767"
+    text = tables.numbers(["", "hosts", "loss"], [[name, "2 × 1", "0.25"], ["mpi", "2 × 1", "0.5"]], 44)
+    assert max(map(len, text.splitlines())) <= 44 and text.startswith("collective_all_reduce 2 × 1,\n")
