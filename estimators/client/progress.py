@@ -87,6 +87,9 @@ class JobProgress:
         elif event.kind == "steps" and event.rank in (None, 0):
             seconds = event.data.get("seconds") or 0.0
             self._rate = event.data["steps"] / seconds if seconds > 0 else None
+            # An elastic training calls Keras for each epoch, so that the number of epochs is the current epoch.
+            if self._totals["epoch"] is None and event.data.get("epochs", 0) > event.data["epoch"]:
+                self._totals["epoch"] = int(event.data["epochs"])
         elif (metric := metric_of(event)) is not None and metric.rank in (None, 0):
             self._metrics[metric.name] = metric.value
             if metric.name == self._unit:

@@ -363,11 +363,12 @@ class Wait:
     def _interrupted(self) -> None:
         job = self._job
         if job._tie is None:
+            bill = " on SageMaker and is billed" if job.lives_elsewhere else ""
+            bill = f" at {place}" if (place := job.dispatcher) is not None else bill
+            text = f"training job {job.name} continues{bill}; job.stop() or `fleetfit stop {job.name}` ends the job."
             with contextlib.suppress(BrokenPipeError):
-                bill = " on SageMaker and is billed" if job.lives_elsewhere else ""
-                bill = f" at {place}" if (place := job.dispatcher) is not None else bill
-                self._output.message(f"training job {job.name} continues{bill}; its stop() method ends the job.")
-            raise KeyboardInterrupt
+                self._output.message(text)
+            raise told_interrupt(text)
         if self._heeded == 1:
             grace = job._interrupt_grace()
             self._stop(grace, "interrupted by the user")

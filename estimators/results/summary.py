@@ -130,7 +130,7 @@ def time_text(seconds: float | None) -> str:
 
 def percent_text(share: float | None) -> str:
     """Format a fraction as percent, such as ``93 %`` for 0.93. Return ``–`` for None."""
-    return "–" if share is None else f"{share * 100:.0f} %"
+    return "–" if share is None else f"{round(share * 100) or 0} %"
 
 
 def dollars_text(dollars: float | None) -> str:

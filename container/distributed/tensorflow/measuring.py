@@ -91,6 +91,7 @@ class Laps(KerasCallback):
             self._describe_model()
         found: dict[str, Any] = {
             "epoch": epoch + 1,
+            "epochs": int(self.params.get("epochs") or 0),
             "steps": self.steps,
             "seconds": round(self.epoch_s, 6),
             "batch_size": self._cluster.global_batch_size,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from container.contract.wire import Event
 from estimators.client.progress import JobProgress
 from estimators.records.states import SecondaryStatus
@@ -83,6 +85,21 @@ def test_steps_are_counted_where_there_are_no_epochs() -> None:
     assert progress.parts(10.0) == ["training", "step 100 of 200", "10 s", "about 10 s to go"]
     progress.take([metric("step", 200.0, 20.0)])
     assert progress.seconds_left(20.0) is None
+
+
+@pytest.mark.parametrize(("epochs", "shown"), [(3, "epoch 1 of 3"), (1, "epoch 1"), (0, "epoch 1")])
+def test_keras_tells_how_many_epochs_there_are(epochs: int, shown: str) -> None:
+    """An elastic training does not: it calls Keras once an epoch."""
+    progress = training()
+    progress.take([event("steps", epoch=1, epochs=epochs, steps=10, seconds=1.0), metric("epoch", 1, 1.0)])
+    assert shown in progress.parts(2.0)
+
+
+def test_a_line_that_is_read_before_the_events_of_the_start_counts() -> None:
+    progress = training()
+    progress.printed()
+    progress.take([phase("ranks_started")])
+    assert progress.stage == "running"
 
 
 def test_another_attempt_begins_anew() -> None:

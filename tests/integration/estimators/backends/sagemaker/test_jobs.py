@@ -191,7 +191,10 @@ def test_an_interrupted_caller_leaves_the_job_alone_and_stop_ends_it(client: Pat
     caller.send_signal(signal.SIGINT)
     said, _ = caller.communicate(timeout=30)
     assert caller.returncode == 130
-    assert "training job mine continues on SageMaker and is billed; its stop() method ends the job." in said
+    assert (
+        "training job mine continues on SageMaker and is billed; job.stop() or `fleetfit stop mine` ends the job."
+        in said
+    )
     job = TrainingJob.attach("mine")
     assert job.status == "InProgress"
     job.stop(wait=True)
