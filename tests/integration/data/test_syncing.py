@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -171,9 +170,11 @@ def test_a_folder_in_the_place_of_a_file_and_a_file_in_the_place_of_a_folder(
         sender.run(replaced())
         incoming.feed(sender._out.getvalue())
         assert tree(tmp_path / "here")[other] == "newer"
-        for key, text in ((one, b"older"), (other, b"newer")):
-            s3.client.put_object(Bucket=s3.name, Key=f"ck/{key}", Body=text)
-            time.sleep(0.01)  # times of objects are in milliseconds
+        s3.client.put_object(Bucket=s3.name, Key=f"ck/{one}", Body=b"older")
+        times = {one: 0.0, other: 0.0}
+        while times[other] <= times[one]:  # they are in milliseconds
+            s3.client.put_object(Bucket=s3.name, Key=f"ck/{other}", Body=b"newer")
+            times = {item.key: item.modified or 0.0 for item in listing.listing(f"{s3.uri('ck')}/")}
     restore(tmp_path / "there", s3.uri("ck"), host="algo-1", tell=told.append)
     assert tree(tmp_path / "there") == {"last/part": "newer", "best": "newer"}
     assert sum(b"replaces it" in line for line in told) == 2

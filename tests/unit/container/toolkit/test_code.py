@@ -198,6 +198,7 @@ class TestArchives:
             entry("hard", type=tarfile.LNKTYPE, linkname="nothing"),
             entry("fifo", type=tarfile.FIFOTYPE),
             entry("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3),
+            entry("block", type=tarfile.BLKTYPE),
         ],
         ids=lambda info: f"{info.name}-{info.linkname}",
     )

@@ -142,6 +142,8 @@ def say_until_closed(data: bytes, server: Server, run_until: RunUntil) -> None:
     "data",
     [
         line({**HELLO, "token": "wrong"}),
+        line({**HELLO, "token": None}),
+        line({**HELLO, "token": 3}),
         line({**HELLO, "token": ["sesame"]}),
         line({**HELLO, "token": "ü" * 100}),
         line({**HELLO, "token": "\ud800"}),
@@ -150,6 +152,7 @@ def say_until_closed(data: bytes, server: Server, run_until: RunUntil) -> None:
         line({**HELLO, "host": "algo-9"}),
         line({**HELLO, "host": None}),
         line({**HELLO, "host": ["algo-2"]}),
+        line({**HELLO, "host": {}}),
         line({**HELLO, "op": "ready"}),
         line({**HELLO, "op": 3}),
         line([HELLO]),

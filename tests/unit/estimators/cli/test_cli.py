@@ -172,6 +172,9 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
         (["track", "mlfow", "last"], "Did you mean 'mlflow'"),
         (["list", "--", "x"], "only `train`, `plan` and `tune`"),
         (["clean", "--older-than", "yesterday"], "7d"),
+        (["train", "train.py", "--name", "a", "--base-name", "b"], "not allowed"),
+        (["logs", "x", "--rank", "one"], "whole number"),
+        (["describe", "x", "--reproduce", "all"], "invalid choice"),
         (["hosts", "prepare", "h", "--framework", "torch", "--requirement", "numpy"], "not allowed with argument"),
     ],
 )
