@@ -5,12 +5,14 @@ similar.
 from __future__ import annotations
 
 import functools
+import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
 #: Flag of a code object whose function has ``**kwargs``.
 _TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
+_Public = TypeVar("_Public")
 
 #: The mark that replaces the removed part of a text. The mark shows readers that the text was cut. The code that hides
 #: secrets also hides parts of secrets before and after the mark.
@@ -87,31 +89,31 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
     return f"unknown {what} {shown(value)}.{hint} Allowed: {', '.join(map(repr, names)) or 'none'}."
 
 
-def suggesting(
-    title: str, advice: Callable[[str, Any], str] = lambda name, value: ""
-) -> Callable[[_Function], _Function]:
+def suggesting(advice: Callable[[str, Any], str] = lambda name, value: "") -> Callable[[_Function], _Function]:
     """Return a decorator that improves the error for an unknown keyword argument. The error message suggests the most
     similar name.
 
     Args:
-        title: The function's name in the error message.
         advice: Called with an unknown name and its value if no allowed name is similar. Returns a sentence to append to
             the message, or "".
 
     Returns:
         The decorator. The decorated function raises a TypeError for an unknown keyword argument, as Python itself does.
+        A function that takes any keyword argument is returned as it is.
     """
 
     def decorate(function: _Function) -> _Function:
         code = function.__code__
-        assert not code.co_flags & _TAKES_ANY, "it takes any keyword argument"
+        if code.co_flags & _TAKES_ANY:
+            return function
         known = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
 
         @functools.wraps(function)
         def checked(*args: Any, **kwargs: Any) -> Any:
             for name, value in kwargs.items():
                 if name not in known:
-                    names = [one for one in known if one != "self"]
+                    title = _title(function, args)
+                    names = [one for one in known if one not in ("self", "cls")]
                     more = "" if nearest(name, names) is not None else advice(name, value)
                     raise TypeError(f"{unknown(f'argument of {title}', name, names)}{more and f' {more}'}")
             return function(*args, **kwargs)
@@ -119,3 +121,25 @@ def suggesting(
         return checked  # type: ignore[return-value]
 
     return decorate
+
+
+def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
+    """Return what a message calls a function: ``fit()``, or the class that the function initializes."""
+    return type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
+
+
+def suggests_arguments(public: _Public) -> _Public:
+    """Improve the errors for unknown keyword arguments of a public function, or of a class and its public methods.
+
+    This is a decorator. See :func:`suggesting`.
+    """
+    if not isinstance(public, type):
+        return suggesting()(public)  # type: ignore[type-var]
+    for name, value in list(vars(public).items()):
+        if name.startswith("_") and name != "__init__":
+            continue
+        if isinstance(value, classmethod):
+            setattr(public, name, classmethod(suggesting()(value.__func__)))
+        elif isinstance(value, types.FunctionType) and not hasattr(value, "__wrapped__"):
+            setattr(public, name, suggesting()(value))
+    return public

@@ -29,7 +29,7 @@ from typing import Any
 
 from container.contract import wire
 from container.contract.failures import Cause, Failure, describe_end
-from container.contract.names import unknown
+from container.contract.names import suggests_arguments, unknown
 from estimators.backends.base import Backend
 from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
@@ -40,6 +40,7 @@ from estimators.job.request import RunOptions, TrainingJobSpec
 _STOPPED = 128 + signal.SIGTERM
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FakeOutcome:
     """The scripted outcome of a job on ``local_fake``.

@@ -135,7 +135,7 @@ def _numbers(text: str) -> list[int]:
 
 def _prices(items: list[str]) -> dict[str, float]:
     found: dict[str, float] = {}
-    for name, text in parsing.pairs("--price", items).items():
+    for name, text in parsing.pairs("--price", items, "TYPE=DOLLARS").items():
         try:
             found[name] = float(text)
         except ValueError:

@@ -74,18 +74,18 @@ _OPTIONS = {
     "instance_count": "--hosts", "instance_type": "--instance-type", "job_name": "--name", "max_retry_attempts":
     "--max-retry-attempts", "max_run": "--max-run", "max_wait": "--max-wait", "metric_definitions": "--metric",
     "model_dir": "--model-dir", "needs": "--needs", "on_nan": "--on-nan", "on_undistributed": "--on-undistributed",
-    "output_path": "--output-path", "preemptible": "--preemptible", "priority": "--priority",
+    "output_path": "--output-path", "preemptible": "--preemptible", "prices": "--prices", "priority": "--priority",
     "processes_per_host": "--processes", "queue": "--queue", "role": "--role", "source_dir": "--source-dir",
     "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
 }  # fmt: skip
 #: Matches an argument in a message: with a value, at the message's beginning, or a name that is not an English word.
 _ARGUMENT = re.compile(
     rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})"
-    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={…])|=…|(?=:)|(?![\w'\"`/=-]|\.\w))"
+    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={…])|(=…)|(?=:)|(?![\w'\"`/=-]|\.\w))"
 )
 #: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
-_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate)\((\w+=[^()]*|\w+(?==\w+\(…\)))(?:=\w+\(…\))?\)")
+_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate)\((\w+=[^()]*)\)")
 #: A range of the Python interface, which ``--range`` writes as ``LOW:HIGH``.
 _RANGE = re.compile(r"\b(?:Integer|Continuous)Parameter\(([^,()]+), ([^,()]+)[^()]*\)")
 #: Strategy classes of the Python interface -> names for --strategy.
@@ -94,7 +94,12 @@ _CLASSES = {
     "Mirrored": "mirrored", "TorchDistributed": "torch_distributed", "ElasticHorovod": "elastic_horovod",
     "ElasticTorchDistributed": "elastic_torch_distributed",
 }  # fmt: skip
-_STRATEGY_CALL = re.compile(rf"\b({'|'.join(_CLASSES)})\((processes_per_host=[^(),]*)\)")
+#: Other classes of the Python interface -> options that take their arguments as NAME=VALUE.
+_NAMED = {"FailurePolicy": "--failure-policy", "SpotMarket": "--spot-market"}
+#: How messages call an argument of a class, or a key of a ``distribution`` dict.
+_OPTION_OF = re.compile(rf"\boption of (?:({'|'.join([*_CLASSES, *_NAMED])})(?= )|distribution '\w+':)")
+_FAULT = re.compile(r"fit\(faults=\[(\w+)\(…\)\]\)")
+_CLASS_CALL = re.compile(rf"(RunOptions\(\w+=)?\b({'|'.join([*_CLASSES, *_NAMED])})\(([^()]*)\)(?(1)\))")
 
 
 def in_options(message: str) -> str:
@@ -110,9 +115,9 @@ def in_options(message: str) -> str:
 def _line_in_options(line: str) -> str:
 
     def option(match: re.Match[str]) -> str:
-        name, true, key, item, value = match.groups()
+        name, true, key, item, value, unset = match.groups()
         before = line[: match.start()]
-        word = not (true or key or value or "_" in name or match.start() == 0)
+        word = not (true or key or value or unset or "_" in name or match.start() == 0)
         in_call = before.rfind("(") > before.rfind(")") and re.search(r"\w\([^()]*$", before)
         if word or in_call or _NOT_OPTIONS.match(line, match.start()):
             return match[0]
@@ -120,18 +125,27 @@ def _line_in_options(line: str) -> str:
 
     if "--" in line:  # the message already names options
         return _RANGE.sub(r"\1:\2", line)
-    line = _STRATEGY_CALL.sub(_strategy, _CALL.sub(r"\1", line))
+    line = _OPTION_OF.sub(lambda found: f"name in {_NAMED.get(found[1], '--option')}", line)
+    line = _FAULT.sub(lambda found: f"--fault {found[1].lower()}:…", line)
+    line = _CALL.sub(r"\1", _CLASS_CALL.sub(_class_in_options, line))
     return _ARGUMENT.sub(option, line)
 
 
-def _strategy(match: re.Match[str]) -> str:
-    """Return the options of the command line for a strategy that a message names.
+def _class_in_options(match: re.Match[str]) -> str:
+    """Return the options of the command line for a strategy, a policy or a spot market that a message names.
 
     ``MPI(processes_per_host=2)`` becomes ``--strategy mpi processes_per_host=2``. ``MPI(processes_per_host=…)`` becomes
-    ``processes_per_host``, because no value is given.
+    ``processes_per_host``, because no value is given. Other arguments get the option that takes them by name.
     """
-    strategy, argument = match.groups()
-    return argument.removesuffix("=…") if argument.endswith("…") else f"--strategy {_CLASSES[strategy]} {argument}"
+    _, name, arguments = match.groups()
+    if name in _CLASSES:
+        if arguments.startswith("processes_per_host=") and "," not in arguments:
+            unset = arguments.endswith("=…")
+            return arguments.removesuffix("=…") if unset else f"--strategy {_CLASSES[name]} {arguments}"
+        if not arguments:
+            return f"--strategy {_CLASSES[name]}"
+    option = _NAMED.get(name, "--option")
+    return f"{option} {arguments}" if "=" in arguments else option
 
 
 def add(parser: argparse.ArgumentParser) -> None:
@@ -240,7 +254,7 @@ def add(parser: argparse.ArgumentParser) -> None:
         help="restart the job after failures, up to N times (1 to 30)",
     )  # fmt: skip
     parsing.repeated(
-        failures, "--failure-policy", "NAME=VALUE", "option of FailurePolicy, such as min_hosts=1 or "
+        failures, "--failure-policy", "NAME=VALUE", "option of the failure policy, such as min_hosts=1 or "
         "max_preemptions=3",
     )  # fmt: skip
     failures.add_argument("--spot", action="store_true", help="use spot instances, which can be interrupted")
@@ -345,7 +359,8 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
         "output_path": args.output_path,
         "checkpoint_s3_uri": args.checkpoints,
         "metric_definitions": [
-            {"Name": name, "Regex": regex} for name, regex in parsing.pairs("--metric", args.metric).items()
+            {"Name": name, "Regex": regex}
+            for name, regex in parsing.pairs("--metric", args.metric, "NAME=REGEX").items()
         ],
         "base_job_name": args.base_name,
         "max_run": args.max_run,

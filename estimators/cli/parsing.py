@@ -88,12 +88,13 @@ def port(text: str) -> int:
     return number
 
 
-def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+def pairs(option: str, texts: Iterable[str], form: str = "NAME=VALUE") -> dict[str, str]:
     """Parse ``NAME=VALUE`` texts. For example, ``["a=1", "b=x=y"]`` becomes ``{"a": "1", "b": "x=y"}``.
 
     Args:
         option: The option's name, for errors.
         texts: The option's values.
+        form: What the help of the option calls its value.
 
     Raises:
         ConfigurationError: a text has no name or no ``=``, or two texts have the same name.
@@ -102,7 +103,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise ConfigurationError(f"{option} {text!r}: write it as NAME=VALUE.")
+            raise ConfigurationError(f"{option} {text!r}: write it as {form}.")
         _add(values, option, name.strip(), value)
     return values
 

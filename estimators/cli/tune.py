@@ -237,7 +237,7 @@ def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTune
 
     search = SEARCHES[args.search]
     given = {}
-    for name, text in parsing.pairs("--range", args.range).items():
+    for name, text in parsing.pairs("--range", args.range, "NAME=RANGE").items():
         try:
             given[name] = ranges.parse(text)
         except ConfigurationError as error:

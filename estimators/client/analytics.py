@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from container.contract.names import suggests_arguments
+
 if TYPE_CHECKING:
     import pandas
 
     from estimators.client.training_job import TrainingJob
 
 
+@suggests_arguments
 class TrainingJobAnalytics:
     """The metrics of a job. The class has the same methods as the SageMaker SDK's class ``TrainingJobAnalytics``.
 

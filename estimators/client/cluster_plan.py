@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from container.contract.names import suggests_arguments
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy, shell_line
 from container.contract.strategies import Mirrored, ParameterServer
 from estimators.job import fleets, instances
@@ -32,6 +33,7 @@ _MANY = 16
 _FIRST, _LAST = 2, 1
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """The plan of a job. ``print(plan)`` shows the plan as text, and a notebook shows the plan as HTML.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import rules
+from container.contract.names import suggests_arguments
 from estimators.client.estimator import Estimator
 from estimators.client.functions import packing
 from estimators.client.functions.remote import RemoteFunction
@@ -29,6 +30,7 @@ class ComparisonWarning(UserWarning):
     """A warning that the compared runs had different data or different global batch sizes."""
 
 
+@suggests_arguments
 def compare(
     *what: Any,
     inputs: Inputs = None,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from container.contract import hyperparameters as codec
 from container.contract import rules
-from container.contract.names import shown, suggesting, unknown
+from container.contract.names import shown, suggesting, suggests_arguments, unknown
 from container.contract.strategies import framework_problem
 from estimators.client import request_builder
 from estimators.client.callbacks import Callbacks, check_callbacks
@@ -86,6 +86,7 @@ def _is_hyperparameter(name: str, value: Any) -> str:
     return f"To pass an argument to the script, give the estimator hyperparameters={{{name!r}: {shown(value)}}}."
 
 
+@suggests_arguments
 class EstimatorBase:
     """The base class of the estimators, which start training jobs. The classes of :mod:`estimators.client.estimator`
     define the arguments.
@@ -229,7 +230,7 @@ class EstimatorBase:
 
     # --- training ---
 
-    @suggesting("fit()", _is_hyperparameter)
+    @suggesting(_is_hyperparameter)
     def fit(
         self,
         inputs: Inputs = None,
@@ -288,7 +289,6 @@ class EstimatorBase:
             job.wait(logs=show, callbacks=checked, all=all or every)
         return job
 
-    @suggesting("plan()")
     def plan(self, inputs: Inputs = None, job_name: str | None = None) -> ClusterPlan:
         """Return the plan of the job that :meth:`fit` would start. Nothing is started.
 
@@ -445,7 +445,7 @@ class EstimatorBase:
         if given is not None:
             problem = validation.job_name_problem(given)
             if problem is not None:
-                raise ConfigurationError(f"job_name: {problem}")
+                raise ConfigurationError(f"job_name {problem.removeprefix('TrainingJobName ')}")
             return given
         settings = self.settings
         base = settings.base_job_name

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract import rules
-from container.contract.names import cut, shown, unknown
+from container.contract.names import cut, shown, suggests_arguments, unknown
 from estimators.client.callbacks import Callback, Metric
 from estimators.client.printing import say
 from estimators.job import strict_json
@@ -41,6 +41,7 @@ _IN_A_ROW = 3
 _REASON_LIMIT = 1000
 
 
+@suggests_arguments
 class NotifyCallback(Callback):
     """A callback that runs a command or sends a POST request when something happens to a job.
 

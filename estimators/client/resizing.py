@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Protocol
 
+from container.contract.names import suggests_arguments
 from container.contract.strategies import Distribution, Elastic
 from container.contract.wire import Event
 from estimators.client.callbacks import Callback, Metric
@@ -107,6 +108,7 @@ def resizing_problem(strategy: Distribution | None, hosts: int, sizes: Iterable[
     return None
 
 
+@suggests_arguments
 class RandomResize(_Resizing):
     """A callback that adds or removes hosts at regular intervals. Random numbers decide between adding and removing.
 
@@ -174,6 +176,7 @@ class RandomResize(_Resizing):
                 self._left -= 1
 
 
+@suggests_arguments
 class GrowWithEpochs(_Resizing):
     """A callback that changes the number of hosts after given epochs.
 

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 from container.contract import rules
 from container.contract.failures import Cause, Failure
 from container.contract.membership import natural_key
-from container.contract.names import shown, unknown
+from container.contract.names import shown, suggests_arguments, unknown
 from estimators.client import ipc_client, launch
 from estimators.client.callbacks import Callbacks, EventFeed, check_callbacks
 from estimators.client.interrupts import Interrupts
@@ -54,6 +54,7 @@ _FIRST_NEWS_SECONDS = 15.0
 _NOT_DESCRIBED = ("Tags", "SessionChainingConfig")
 
 
+@suggests_arguments
 class TrainingJob:
     """A training job that is running or has ended.
 

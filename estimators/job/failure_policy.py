@@ -19,7 +19,7 @@ from typing import Any
 
 from container.contract import rules
 from container.contract.failures import Cause, Failure
-from container.contract.names import cut
+from container.contract.names import cut, suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
 
@@ -45,6 +45,7 @@ _EXCEPTION = re.compile(r"(?:[A-Za-z_][\w.]*\.)?([A-Za-z_]\w*)(?::|$)")
 _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from container.contract import rules
-from container.contract.names import shown, unknown
+from container.contract.names import shown, suggests_arguments, unknown
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import ConfigurationError
@@ -84,6 +84,7 @@ class Fault:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Kill(Fault):
     """Send a signal to a rank.
@@ -106,6 +107,7 @@ class Kill(Fault):
         return signals.Signals[self.signal].value if isinstance(self.signal, str) else self.signal
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True)
 class RemoveHost(Fault):
     """Remove a host without a notice, as after a power failure.
@@ -120,6 +122,7 @@ class RemoveHost(Fault):
     do: str = dataclasses.field(default="remove_host", init=False, repr=False)
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True)
 class Interrupt(Fault):
     """Interrupt a host like a spot instance. The host gets a notice and is killed later.

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from container.contract import rules
-from container.contract.names import shown
+from container.contract.names import shown, suggests_arguments
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import InputChannel
 
@@ -40,6 +40,7 @@ class SparkFrame(Protocol):
 Inputs = str | os.PathLike[str] | Configured | SparkFrame | Mapping[str, Any] | None
 
 
+@suggests_arguments
 class ShuffleConfig:
     """Shuffle the order in which a channel's objects and manifest entries are read.
 
@@ -54,6 +55,7 @@ class ShuffleConfig:
         return f"ShuffleConfig(seed={self.seed})"
 
 
+@suggests_arguments
 class TrainingInput:
     """The location of a channel's data, and how the script reads it.
 
@@ -179,6 +181,7 @@ class TrainingInput:
         return f"TrainingInput({self.config['DataSource']['S3DataSource']['S3Uri']!r})"
 
 
+@suggests_arguments
 class FileSystemInput:
     """A folder of an Amazon EFS or FSx for Lustre file system, for jobs on SageMaker.
 

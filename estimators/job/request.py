@@ -22,7 +22,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from container.contract import hyperparameters as codec
 from container.contract import rules
-from container.contract.names import shown, suggesting
+from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
 from estimators.job import bounds, fleets, queueing
@@ -521,6 +521,7 @@ def _json_options(where: str, value: Any) -> dict[str, Any]:
 _SECONDS = rules.seconds(0, bounds.MAX_SECONDS)
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
@@ -587,9 +588,6 @@ class RunOptions:
         if self.spot_market is not None:
             notices.append(self.spot_market.notice_s)
         return max(self.stop_grace, *notices, 0.0)
-
-
-RunOptions.__init__ = suggesting("RunOptions")(RunOptions.__init__)  # type: ignore[method-assign]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

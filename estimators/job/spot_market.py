@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from container.contract import rules
-from container.contract.names import shown
+from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import ConfigurationError
@@ -53,6 +53,7 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
     return tuple(sorted(found, key=lambda entry: entry[:2]))
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SpotMarket:
     """A simulated spot market, which interrupts hosts at the times of a trace, at random times, or both.

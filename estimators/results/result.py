@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.durations import Durations
+from container.contract.names import suggests_arguments
 from estimators.job import strict_json
 from estimators.job.errors import RecordError
 from estimators.results.costs import JobCost
@@ -147,6 +148,7 @@ class Checkpoints:
     write_s: float = 0.0
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
     """The result of a job.

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from container.contract.names import suggests_arguments
 from estimators.tuning.record import TuningRecord
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ JOB_STATES = {
 }
 
 
+@suggests_arguments
 class HyperparameterTuningJobAnalytics:
     """The trials of one tuning job.
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract import rules
-from container.contract.names import shown
+from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.tuning import ranges as tuning_ranges
@@ -36,6 +36,7 @@ class WarmStartTypes(enum.Enum):
     TRANSFER_LEARNING = "TransferLearning"
 
 
+@suggests_arguments
 class WarmStartConfig:
     """The configuration of a tuning job that uses the trials of earlier tuning jobs.
 
@@ -72,6 +73,7 @@ class WarmStartConfig:
         }
 
 
+@suggests_arguments
 @dataclasses.dataclass
 class HyperbandStrategyConfig:
     """The training lengths of Hyperband. The unit is one reported value of the objective, which is usually one epoch.
@@ -94,6 +96,7 @@ class HyperbandStrategyConfig:
         return {"MinResource": self.min_resource, "MaxResource": self.max_resource}
 
 
+@suggests_arguments
 @dataclasses.dataclass
 class StrategyConfig:
     """The configuration of a search strategy.
@@ -114,6 +117,7 @@ class StrategyConfig:
         return {"HyperbandStrategyConfig": self.hyperband_strategy_config.to_input_req()}
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PopulationConfig:
     """The options of population-based training, for the strategy ``PBT``. SageMaker does not have this strategy.
@@ -141,6 +145,7 @@ class PopulationConfig:
         tuning_ranges.check_name(self.resource)
 
 
+@suggests_arguments
 @dataclasses.dataclass
 class TuningJobCompletionCriteriaConfig:
     """The criteria by which a tuning job ends before its last trial.

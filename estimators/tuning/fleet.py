@@ -13,9 +13,11 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from container.contract import rules
+from container.contract.names import suggests_arguments
 from container.contract.rules import option
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SharedFleetConfig:
     """A fleet of hosts that the trials share until a deadline. The deadline is the tuning job's

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown, unknown
+from container.contract.names import shown, suggests_arguments, unknown
 from estimators.job.errors import ConfigurationError
 
 SCALING_TYPES = ("Auto", "Linear", "Logarithmic", "ReverseLogarithmic")
@@ -27,6 +27,7 @@ LISTS = {
 _AUTO_LOG_RATIO = 1000.0
 
 
+@suggests_arguments
 class ParameterRange:
     """A range of numbers. Use one of its subclasses.
 
@@ -100,6 +101,7 @@ class IntegerParameter(ParameterRange):
         return int(value)
 
 
+@suggests_arguments
 class CategoricalParameter(ParameterRange):
     """A choice among values.
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.contract.names import shown
+from container.contract.names import shown, suggests_arguments
 from container.contract.strategies import ElasticHorovod
 from estimators import backends
 from estimators.client import launch
@@ -54,6 +54,7 @@ _NAME_ATTEMPTS = 20
 _ENOUGH_JOBS = 10_000
 
 
+@suggests_arguments
 class HyperparameterTuner:
     """A search for the best hyperparameters. The tuner starts many training jobs of an estimator, and finds the best
     job.
@@ -264,7 +265,6 @@ class HyperparameterTuner:
         include_cls_metadata: bool = False,
         estimator_kwargs: Any = None,
         wait: bool = True,
-        **kwargs: Any,
     ) -> None:
         """Start the tuning job.
 
@@ -284,8 +284,6 @@ class HyperparameterTuner:
             TuningJobError: the tuning job failed (only with ``wait=True``).
         """
         del include_cls_metadata, estimator_kwargs
-        if kwargs:
-            raise TypeError(f"HyperparameterTuner.fit() got unexpected arguments: {', '.join(map(repr, kwargs))}.")
         for attempt in range(1, _NAME_ATTEMPTS + 1):
             name = job_name if job_name is not None else self._name()
             try:

@@ -26,6 +26,7 @@ from estimators.client.estimator import Estimator
 from estimators.client.functions import packing, remote_defaults, values
 from estimators.client.source import Source
 from estimators.client.training_job import TrainingJob
+from estimators.job.arguments import ArgumentNameError
 from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.states import TrainingJobStatus
 
@@ -220,7 +221,7 @@ class RemoteExecutor(concurrent.futures.Executor):
 
     def __init__(self, *, max_parallel_jobs: int = 1, **arguments: Any) -> None:
         rules.whole(1)("max_parallel_jobs", max_parallel_jobs)
-        self._settings = _estimator_arguments(arguments)
+        self._settings = _estimator_arguments(arguments, "RemoteExecutor", "max_parallel_jobs")
         self._pool = concurrent.futures.ThreadPoolExecutor(max_parallel_jobs, thread_name_prefix="fleetfit-remote")
         self._lock = threading.Lock()
         self._futures: set[concurrent.futures.Future[Any]] = set()
@@ -378,17 +379,22 @@ def _estimator(
 # --- arguments ---
 
 
-def _estimator_arguments(given: Mapping[str, Any]) -> dict[str, Any]:
+def _estimator_arguments(given: Mapping[str, Any], of: str = "remote()", *own: str) -> dict[str, Any]:
     """Translate the decorator's arguments into the estimator's arguments.
+
+    Args:
+        given: The decorator's arguments.
+        of: What has these arguments, for error messages.
+        *own: Other arguments that it has.
 
     Raises:
         ConfigurationError: an argument is unknown, or two arguments contradict each other.
         UnsupportedError: an argument is not available.
     """
-    known = [*_NAMES, *_NOT_OURS, *_OTHERS]
+    known = [*own, *_NAMES, *_NOT_OURS, *_OTHERS]
     for name in given:
         if name not in known:
-            raise ConfigurationError(unknown("argument of remote()", name, known))
+            raise ArgumentNameError(unknown(f"argument of {of}", name, known))
     defaults = remote_defaults.read()
     asked = {**defaults, **{name: value for name, value in given.items() if value is not None}}
     for name, instead in _NOT_OURS.items():

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from container.contract import rules
+from container.contract.names import suggests_arguments
 from estimators.client.simulation.forecast import Forecast, simulate
 from estimators.client.simulation.model import RunOutcome, Timings
 from estimators.job import instances
@@ -117,7 +118,8 @@ def recommend(model: Any, *, spot: Literal[False] = False, **options: Any) -> Re
 def recommend(model: Any, *, spot: Literal[True], **options: Any) -> FleetRecommendation: ...
 
 
-def recommend(  # type: ignore[misc] # the overloads declare the type of the result
+@suggests_arguments  # type: ignore[misc]
+def recommend(  # the overloads declare the type of the result
     model: Any,
     *,
     hosts: int = 1,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from container.contract import rules
-from container.contract.names import shown
+from container.contract.names import shown, suggests_arguments
 from container.contract.strategies import ElasticHorovod
 from estimators.client.simulation.model import RunOutcome, SimulatedJob, Timings
 from estimators.client.simulation.runs import Question, outcomes
@@ -211,6 +211,7 @@ def _spread_text(spread: Quantiles, text: Any) -> str:
     return f"{text(spread.mean)} on average, {text(spread.low)} to {text(spread.high)} in 90 % of the runs"
 
 
+@suggests_arguments
 def simulate(
     job: Result | Workload,
     *,

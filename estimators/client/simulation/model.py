@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from container.contract import rules
+from container.contract.names import suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.spot_market import Interruption, SpotMarket, interruptions
@@ -15,6 +16,7 @@ from estimators.job.spot_market import Interruption, SpotMarket, interruptions
 _SECONDS = rules.seconds(0, MAX_SECONDS)
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Timings:
     """The durations of a job's phases, in seconds.

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from container.contract import rules
-from container.contract.names import cut
+from container.contract.names import cut, suggests_arguments
 from container.contract.wire import Event
 from container.system.files import read_json, write_json
 from container.system.locations import path_here
@@ -84,6 +84,7 @@ class TrackedRun(abc.ABC):
         """
 
 
+@suggests_arguments
 class Tracker(Callback, abc.ABC):
     """A callback that sends a job's parameters, metrics, final status and model to an experiment tracker.
 

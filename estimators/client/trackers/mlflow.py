@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from container.contract.names import suggests_arguments
 from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, facts_of, parameters_of
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ _NOT_IN_NAMES = re.compile(r"[^\w\-. :/]")
 _TAG = "fleetfit.job"
 
 
+@suggests_arguments
 class MLflowCallback(Tracker):
     """A callback that logs each job as an MLflow run with parameters, metrics, status, and the model as an artifact.
 
@@ -51,9 +53,10 @@ class MLflowCallback(Tracker):
         *,
         tags: dict[str, str] | None = None,
         model: bool = True,
-        **options: Any,
+        ranks: str = "first",
+        patience: float = 30.0,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(ranks=ranks, patience=patience)
         self._uri = tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or None
         self._experiment = experiment or os.environ.get("MLFLOW_EXPERIMENT_NAME") or "fleetfit"
         self._tags = dict(tags or {})

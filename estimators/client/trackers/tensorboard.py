@@ -8,12 +8,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from container.contract.names import suggests_arguments
 from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, parameters_of, user_folder
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
 
+@suggests_arguments
 class TensorBoardCallback(Tracker):
     """A callback that writes the metrics and hyperparameters of each job for TensorBoard. Each job has its own folder.
 
@@ -29,8 +31,10 @@ class TensorBoardCallback(Tracker):
     library = "tensorboard"
     extra = "tensorboard"
 
-    def __init__(self, folder: str | os.PathLike[str] = "runs", **options: Any) -> None:
-        super().__init__(**options)
+    def __init__(
+        self, folder: str | os.PathLike[str] = "runs", *, ranks: str = "first", patience: float = 30.0
+    ) -> None:
+        super().__init__(ranks=ranks, patience=patience)
         self._folder = user_folder(folder)
 
     def place(self) -> str:

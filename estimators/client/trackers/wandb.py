@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from container.contract.names import unknown
+from container.contract.names import suggests_arguments, unknown
 from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, facts_of, parameters_of, user_folder
 from estimators.job.errors import ConfigurationError
 
@@ -20,6 +20,7 @@ _MODES = ("offline", "online")
 _STEP = "fleetfit_step"
 
 
+@suggests_arguments
 class WandbCallback(Tracker):
     """A callback that logs each job as a run of Weights & Biases, with configuration, metrics, final status and model.
 
@@ -50,9 +51,10 @@ class WandbCallback(Tracker):
         folder: str | None = None,
         entity: str | None = None,
         model: bool = True,
-        **options: Any,
+        ranks: str = "first",
+        patience: float = 30.0,
     ) -> None:
-        super().__init__(**options)
+        super().__init__(ranks=ranks, patience=patience)
         if mode not in _MODES:
             raise ConfigurationError(unknown("WandbCallback(mode=…)", mode, _MODES))
         self._project = project

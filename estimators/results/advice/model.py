@@ -23,10 +23,13 @@ from __future__ import annotations
 import dataclasses
 import math
 
+from container.contract.names import suggests_arguments
+
 #: Horovod's default of HOROVOD_FUSION_THRESHOLD, in bytes.
 FUSION_BYTES = 128 << 20
 
 
+@suggests_arguments
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Workload:
     """The size of a model, and the work of one process in a step.

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from container.contract.names import unknown
+from container.contract.names import suggests_arguments, unknown
 from estimators.records.private_files import explained
 from estimators.results import tables
 from estimators.results.result import Result
@@ -148,6 +148,7 @@ def _parameters(result: Result) -> float | None:
     return result.model.parameters if result.model is not None else None
 
 
+@suggests_arguments
 class Comparison:
     """A comparison of runs.
 

@@ -39,7 +39,7 @@ def fake(**arguments: Any) -> TensorFlow:
 
 @pytest.mark.parametrize("name", ["a_b", "-a", "a-", "", "x" * 64, "a b", 3])
 def test_names_that_sagemaker_would_refuse_are_refused(name: Any, home: Path) -> None:
-    with pytest.raises(ConfigurationError, match="job_name: TrainingJobName"):
+    with pytest.raises(ConfigurationError, match=r"job_name (is|has|must)"):
         fake().fit(job_name=name)
     assert list(home.glob("jobs/*")) == []
 

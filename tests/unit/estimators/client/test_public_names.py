@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import enum
 import importlib
+import inspect
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 import estimators
 import fleetfit
+from estimators.tuner import HyperparameterTuner
 
 ROOT = Path(estimators.__file__).parents[1]
 
@@ -43,6 +47,31 @@ PUBLIC = {
     ),
 }  # fmt: skip
 
+#: Classes of values that users are given.
+RESULTS = {
+    "Channel", "ClusterPlan", "Comparison", "Distribution", "Failure", "FleetRecommendation", "Forecast", "Metric",
+    "Recommendation", "RemoteFuture", "Result", "TrainingJob",
+}  # fmt: skip
+#: The constructors and functions that users call, and some methods.
+CALLED = [
+    value
+    for module, names in PUBLIC.items()
+    for name in names
+    if name not in RESULTS
+    for value in [getattr(importlib.import_module(module), name)]
+    if inspect.isfunction(value) or (isinstance(value, type) and not issubclass(value, (BaseException, enum.Enum)))
+] + [
+    estimators.TensorFlow.fit, estimators.TensorFlow.plan, estimators.TrainingJob.attach, estimators.TrainingJob.wait,
+    estimators.TrainingJob.logs, HyperparameterTuner.fit, HyperparameterTuner.attach,
+]  # fmt: skip
+
+
+def taken(called: Callable[..., object]) -> list[str]:
+    """Return the names of the arguments that may be given by name."""
+    parameters = inspect.signature(called).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [one.name for one in parameters if one.kind in kinds and one.name != "self"]
+
 
 def test_at_most_45_names_are_on_top() -> None:
     assert len(estimators.__all__) <= 45
@@ -65,6 +94,15 @@ def test_every_line_of_a_stub_is_one_name(module: str) -> None:
     lines = stub.read_text(encoding="utf-8").splitlines()
     names = [re.fullmatch(r"from [\w.]+ import (\w+) as \1", line) for line in lines]
     assert sorted(name[1] if name else "" for name in names) == sorted(PUBLIC[module])
+
+
+@pytest.mark.parametrize("called", [one for one in CALLED if taken(one)])
+def test_a_wrong_argument_gets_a_suggestion(called: Callable[..., object]) -> None:
+    """Python itself suggests nothing before 3.13."""
+    name = taken(called)[-1]
+    self = [object()] if "self" in inspect.signature(called).parameters else []
+    with pytest.raises(TypeError, match=rf"unknown [ \w]+( of [\w()]+)? '{name}s'. Did you mean '{name}'\?"):
+        called(*self, **{f"{name}s": 1})
 
 
 def test_there_are_no_other_public_modules() -> None:
