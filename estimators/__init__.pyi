@@ -22,7 +22,7 @@ from estimators.client.estimator import Estimator as Estimator
 from estimators.client.estimator import PyTorch as PyTorch
 from estimators.client.estimator import TensorFlow as TensorFlow
 from estimators.client.training_job import TrainingJob as TrainingJob
-from estimators.job.arguments import ArgumentNameError as ArgumentNameError
+from estimators.job.errors import ArgumentNameError as ArgumentNameError
 from estimators.job.errors import BackendError as BackendError
 from estimators.job.errors import ConfigurationError as ConfigurationError
 from estimators.job.errors import FleetfitError as FleetfitError

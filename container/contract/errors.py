@@ -13,8 +13,8 @@ class ConfigurationError(FleetfitError, ValueError):
     """Raised if an argument, a file or a request is invalid. The error is raised before any process is started."""
 
 
-class OptionError(ConfigurationError, TypeError):
-    """Raised if an option does not exist, was not passed by its name, or has the wrong type."""
+class ArgumentNameError(ConfigurationError, TypeError):
+    """Raised if an argument or an option does not exist, or must be passed by its name. The message suggests a name."""
 
 
 class AgentError(Exception):

@@ -9,6 +9,8 @@ import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
+from container.contract.errors import ArgumentNameError
+
 #: Flag of a code object whose function has ``**kwargs``.
 _TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -98,8 +100,8 @@ def suggesting(advice: Callable[[str, Any], str] = lambda name, value: "") -> Ca
             the message, or "".
 
     Returns:
-        The decorator. The decorated function raises a TypeError for an unknown keyword argument, as Python itself does.
-        A function that takes any keyword argument is returned as it is.
+        The decorator. For an unknown keyword argument, the decorated function raises an ArgumentNameError, which is
+        also a TypeError. A function that takes any keyword argument is returned as it is.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -115,7 +117,7 @@ def suggesting(advice: Callable[[str, Any], str] = lambda name, value: "") -> Ca
                     title = _title(function, args)
                     names = [one for one in known if one not in ("self", "cls")]
                     more = "" if nearest(name, names) is not None else advice(name, value)
-                    raise TypeError(f"{unknown(f'argument of {title}', name, names)}{more and f' {more}'}")
+                    raise ArgumentNameError(f"{unknown(f'argument of {title}', name, names)}{more and f' {more}'}")
             return function(*args, **kwargs)
 
         return checked  # type: ignore[return-value]

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from container.contract.errors import ConfigurationError
+from container.contract.errors import ArgumentNameError, ConfigurationError
 from container.contract.names import is_text, shown, unknown
 
 #: A rule is a function. Its arguments are the option's name, which error messages show, and the value to check. It
@@ -34,10 +34,6 @@ _MAX_NUMBER = 25
 _OR_NONE = ", or None"
 _WEEK = 7 * 86_400
 _MAX_MONEY = 1e9
-
-
-class UnknownOptionError(ConfigurationError):
-    """Raised if no option has the given name."""
 
 
 class InvalidValueError(ConfigurationError):
@@ -103,7 +99,7 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
     known = [field.name for field in dataclasses.fields(kind) if field.init]
     for name in values:
         if name not in known:
-            raise UnknownOptionError(_unknown(what or f"option of {kind.__name__}", name, known))
+            raise ArgumentNameError(_unknown(what or f"option of {kind.__name__}", name, known))
     return kind(**values)
 
 
@@ -132,7 +128,7 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
     rules = {field.name: field.metadata["rule"] for field in dataclasses.fields(kind) if "rule" in field.metadata}
     for name in given:
         if name not in rules and name not in known:
-            raise UnknownOptionError(unknown(what, name, sorted([*rules, *known])))
+            raise ArgumentNameError(unknown(what, name, sorted([*rules, *known])))
     return kind(
         **{
             name: rules[name](f"backend_options: {name!r}", value)

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from container.contract import rules
-from container.contract.errors import ConfigurationError, OptionError
+from container.contract.errors import ArgumentNameError, ConfigurationError
 from container.contract.names import shown, unknown
 from container.contract.rules import option
 
@@ -75,7 +75,7 @@ class Distribution:
         options.
         """
         if args:
-            raise OptionError(f"{cls.__name__}(…) takes its options by name; got {args[0]!r} without a name.")
+            raise ArgumentNameError(f"{cls.__name__}(…) takes its options by name; got {args[0]!r} without a name.")
         for name in options:
             cls.check_option(f"option of {cls.__name__}", name)
         return super().__new__(cls)
@@ -91,14 +91,14 @@ class Distribution:
             more: Names that are allowed in addition to the strategy's own options.
 
         Raises:
-            OptionError: the option is unknown.
+            ArgumentNameError: the option is unknown.
         """
         allowed = (*more, *(field.name for field in dataclasses.fields(cls)))  # type: ignore[arg-type]
         if name in allowed:
             return
         if name in cls.former:
-            raise OptionError(f"{what} {name!r} exists in TensorFlow 1 only: {cls.former[name]}.")
-        raise OptionError(unknown(what, name, allowed))
+            raise ArgumentNameError(f"{what} {name!r} exists in TensorFlow 1 only: {cls.former[name]}.")
+        raise ArgumentNameError(unknown(what, name, allowed))
 
     def __post_init__(self) -> None:
         rules.check(self)
@@ -604,9 +604,9 @@ def parse_distribution(value: Any) -> Distribution | None:
     if value is None or isinstance(value, Distribution):
         return value
     if isinstance(value, type) and issubclass(value, Distribution):
-        raise OptionError(f"distribution: give an instance, {value.__name__}(), not the class.")
+        raise ConfigurationError(f"distribution: give an instance, {value.__name__}(), not the class.")
     if not isinstance(value, Mapping):
-        raise OptionError(
+        raise ConfigurationError(
             f"distribution must be a strategy such as MPI(processes_per_host=2) or a dict such as "
             f"{{'mpi': {{'enabled': True}}}}; got {shown(value)}."
         )

@@ -27,7 +27,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``compare`` to the command line."""
     parser = subparsers.add_parser(
         "compare", help="compare jobs or strategies", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Shows jobs side by side in a table. With --script, first runs a script under each strategy and "
         "with each number of hosts, one run after another. With --repeat N, runs each combination N times, in N "
         "rounds; every second round is in reverse order.",

@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterator
 from typing import Any
 
-from estimators.cli import Exit, console, jobargs
+from estimators.cli import Exit, console, jobargs, parsing
 from estimators.cli.jobnames import LAST
 
 SHELLS = ("bash", "zsh", "fish")
@@ -26,7 +26,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``completion`` to the command line."""
     completion = subparsers.add_parser(
         "completion", help="print a shell's completion script", epilog=_EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter, description="Prints the completion script of a shell.",
+        formatter_class=parsing.HelpFormatter, description="Prints the completion script of a shell.",
     )  # fmt: skip
     completion.add_argument("shell", choices=SHELLS, help="the shell")
     completion.set_defaults(run=run)

@@ -30,7 +30,7 @@ examples:
 
 def add(subparsers: Any) -> None:
     """Add the commands ``resize`` and ``horovodrun`` to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
     resize = subparsers.add_parser(
         "resize", help="add or remove hosts of an elastic job", epilog=_RESIZE_EXAMPLES,
         formatter_class=formatter,

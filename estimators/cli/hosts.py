@@ -31,7 +31,7 @@ If $FLEETFIT_HOSTS is set, jobs use the hosts in this variable. Otherwise jobs u
 
 def add(subparsers: Any) -> None:
     """Add the command ``hosts`` to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
     hosts = subparsers.add_parser(
         "hosts", help="list, check and prepare the machines that jobs reach by ssh", epilog=_EXAMPLES,
         formatter_class=formatter,

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from estimators.cli import Exit, console
+from estimators.cli import Exit, console, parsing
 
 _EXAMPLES = """\
 examples:
@@ -25,7 +25,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``image`` to the command line."""
     image = subparsers.add_parser(
         "image", help="build the container image", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Builds the container image for jobs with instance_type 'local' and 'local_gpu'.",
     )  # fmt: skip
     verbs = image.add_subparsers(title="commands", metavar="COMMAND", dest="verb", required=True)

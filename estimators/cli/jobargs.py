@@ -98,6 +98,9 @@ _CLASSES = {
 _NAMED = {"FailurePolicy": "--failure-policy", "SpotMarket": "--spot-market"}
 #: How messages call an argument of a class, or a key of a ``distribution`` dict.
 _OPTION_OF = re.compile(rf"\boption of (?:({'|'.join([*_CLASSES, *_NAMED])})(?= )|distribution '\w+':)")
+_IMAGE_VERSIONS = "framework_version and py_version"
+#: Advice that is only for the Python interface.
+_IN_PYTHON = re.compile(r" In Python, you can also .*$")
 _FAULT = re.compile(r"fit\(faults=\[(\w+)\(…\)\]\)")
 _CLASS_CALL = re.compile(rf"(RunOptions\(\w+=)?\b({'|'.join([*_CLASSES, *_NAMED])})\(([^()]*)\)(?(1)\))")
 
@@ -125,6 +128,7 @@ def _line_in_options(line: str) -> str:
 
     if "--" in line:  # the message already names options
         return _RANGE.sub(r"\1:\2", line)
+    line = _IN_PYTHON.sub("", line).replace(_IMAGE_VERSIONS, f"{_IMAGE_VERSIONS} in a job file (-f)")
     line = _OPTION_OF.sub(lambda found: f"name in {_NAMED.get(found[1], '--option')}", line)
     line = _FAULT.sub(lambda found: f"--fault {found[1].lower()}:…", line)
     line = _CALL.sub(r"\1", _CLASS_CALL.sub(_class_in_options, line))

@@ -35,7 +35,7 @@ examples:
 
 def add(subparsers: Any) -> None:
     """Add the commands for existing jobs to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
 
     listing = subparsers.add_parser(
         "list", help="list the jobs, newest first", description="Lists the jobs, newest first."

@@ -24,6 +24,7 @@ from estimators.cli import (
     image,
     jobargs,
     jobs,
+    parsing,
     queue,
     report,
     s3,
@@ -62,7 +63,8 @@ class _Parser(argparse.ArgumentParser):
         hint = _hint(message)
         message = re.sub(r" \(choose from .*\)$", "", message) if hint else message
         stop = "" if message.endswith(("?", ".")) else "."
-        self.exit(Exit.USAGE, f"fleetfit: {message}{stop}{hint} See `{self.prog} --help`.\n")
+        console.say(f"{message}{stop}{hint} See `{self.prog} --help`.")
+        self.exit(Exit.USAGE)
 
     def _print_message(self, message: str, file: Any = None) -> None:
         from estimators.client.printing import write_text
@@ -75,9 +77,7 @@ class _Parser(argparse.ArgumentParser):
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of the command line."""
-    root = _Parser(
-        prog="fleetfit", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    root = _Parser(prog="fleetfit", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=parsing.HelpFormatter)
     root.add_argument("--version", action="store_true", help="show the version")
     root.add_argument("--traceback", action="store_true", help="show where in fleetfit an error was raised")
     subparsers = root.add_subparsers(title="commands", metavar="COMMAND", dest="command", parser_class=_Parser)

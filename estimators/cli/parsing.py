@@ -7,6 +7,7 @@ import itertools
 import json
 import os
 import re
+import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,25 @@ from estimators.job.errors import ConfigurationError
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 #: Maximum number of digits of a number on the command line.
 _MOST_DIGITS = 18
+#: Matches the name in an indented line of a description, such as that of an exit status, and the space after it.
+_EXPLAINED = re.compile(r" +\S+(?: \S+)* {2,}(?=\S)")
 _NUMBER = re.compile(r"-(\d|\.\d)")
+
+
+class HelpFormatter(argparse.RawDescriptionHelpFormatter):
+    """A formatter that wraps the sentences of descriptions between words. Examples are not wrapped."""
+
+    def _fill_text(self, text: str, width: int, indent: str) -> str:
+        return "\n".join(
+            indent + line for part in text.splitlines() for line in self._filled(part, width - len(indent))
+        )
+
+    def _filled(self, line: str, width: int) -> list[str]:
+        explained = _EXPLAINED.match(line)
+        hanging = " " * explained.end() if explained is not None else ""
+        if len(line) <= width or (line[:1] == " " and explained is None):
+            return [line]
+        return textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
 
 
 def duration(text: str) -> int:

@@ -7,7 +7,7 @@ import dataclasses
 import time
 from typing import TYPE_CHECKING, Any
 
-from estimators.cli import Exit, console
+from estimators.cli import Exit, console, parsing
 
 if TYPE_CHECKING:
     from estimators.job.queueing import QueuedJob
@@ -25,7 +25,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``queue`` to the command line."""
     command = subparsers.add_parser(
         "queue", help="show the queues of this machine", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Shows the queues of this machine: the running jobs, the waiting jobs in their order, and the "
         "resources that each job needs. `fleetfit train --queue NAME` or RunOptions(queue=…) puts a job into a queue.",
     )  # fmt: skip

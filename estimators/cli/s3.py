@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``s3`` to the command line."""
     command = subparsers.add_parser(
         "s3", help="serve a folder over the S3 API", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Serves a folder of this machine over the S3 API, so that you can try jobs whose data is in S3.",
     )  # fmt: skip
     command.add_argument("folder", metavar="DIR", help="the folder that contains the buckets")

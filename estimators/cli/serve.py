@@ -40,7 +40,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``serve`` to the command line."""
     command = subparsers.add_parser(
         "serve", help="serve SageMaker's training API", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Serves SageMaker's training API on this machine, and runs the jobs here. Also serves the parts of "
         "CloudWatch, STS and S3 that clients need.",
     )  # fmt: skip

@@ -22,7 +22,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``shard`` to the command line."""
     shard = subparsers.add_parser(
         "shard", help="split a large file of records into several files", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Splits a TFRecord, RecordIO or text file into files with equal numbers of records.",
     )  # fmt: skip
     shard.add_argument("source", metavar="SRC", help="file to split: a path, file:// URL or s3://bucket/key")

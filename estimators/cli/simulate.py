@@ -20,7 +20,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``simulate`` to the command line."""
     parser = subparsers.add_parser(
         "simulate", help="predict a job's time and cost on other hosts and on a spot market", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Predicts how long an earlier job would take, and how much it would cost, on other hosts and on a "
         "spot market. Starts nothing.",
     )  # fmt: skip

@@ -6,7 +6,7 @@ import argparse
 import os
 from typing import Any
 
-from estimators.cli import Exit, console, jobnames
+from estimators.cli import Exit, console, jobnames, parsing
 
 _EXAMPLES = """\
 examples:
@@ -22,7 +22,7 @@ def add(subparsers: Any) -> None:
     """Add the command ``track`` to the command line."""
     track = subparsers.add_parser(
         "track", help="send jobs to MLflow, Weights & Biases or TensorBoard", epilog=_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=parsing.HelpFormatter,
         description="Sends jobs to a tracker. Use this command for jobs that ran without the tracker, and for jobs "
         "that ended while the tracker was down: only the missing data is sent.",
     )  # fmt: skip

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, parsing
 from estimators.client.interrupts import ask_to_end
+from estimators.results import tables
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -45,7 +46,7 @@ _WAITING = {
 
 def add(subparsers: Any) -> None:
     """Add the commands ``train`` and ``plan`` to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
     train = subparsers.add_parser(
         "train", help="run a training job", epilog=_EXAMPLES, formatter_class=formatter,
         description="Runs a script as a training job. Shows the job's logs, and at the end a table of the result.",
@@ -98,8 +99,10 @@ def run_plan(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(plan.to_dict())
     else:
-        lines = plan.text(whole=getattr(args, "whole", False)).split("\n")
-        console.out("\n".join(jobargs.in_options(line) if line.startswith("warning: ") else line for line in lines))
+        width = tables.terminal_width()
+        lines = plan.text(whole=getattr(args, "whole", False), width=width).split("\n")
+        text = "\n".join(jobargs.in_options(line) if line.startswith("warning: ") else line for line in lines)
+        console.out(tables.prose(text, width))
     return Exit.OK
 
 

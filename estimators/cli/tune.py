@@ -46,7 +46,7 @@ _TRACKERS_S = 30.0
 
 def add(subparsers: Any) -> None:
     """Add the commands ``tune`` and ``tuning`` to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
     tune = subparsers.add_parser(
         "tune", help="search for good hyperparameters with many jobs", epilog=_EXAMPLES, formatter_class=formatter,
         description="Runs a script with many combinations of hyperparameters, one job for each combination, and "

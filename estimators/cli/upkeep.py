@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.cli import Exit, console, jobnames, parsing
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
+from estimators.results import tables
 
 if TYPE_CHECKING:
     from estimators.cli.clean import Item
@@ -51,7 +52,7 @@ INSTALLABLE = ("all", "horovod", "pipe", *EXTRAS)
 
 def add(subparsers: Any) -> None:
     """Add the commands ``doctor``, ``clean``, ``install`` and ``version`` to the command line."""
-    formatter = argparse.RawDescriptionHelpFormatter
+    formatter = parsing.HelpFormatter
 
     doctor = subparsers.add_parser(
         "doctor", help="show what is installed and what is missing",
@@ -123,7 +124,7 @@ def run_doctor(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(report.to_dict())
     else:
-        console.out(report.to_text(colour=console.coloured()))
+        console.out(report.to_text(colour=console.coloured(), columns=tables.terminal_width()))
     return Exit.OK if report.healthy else Exit.FAILED
 
 

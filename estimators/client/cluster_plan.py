@@ -18,6 +18,7 @@ from container.contract.strategies import Mirrored, ParameterServer
 from estimators.job import fleets, instances
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.secrets import mask_argv, mask_mapping, mask_request, mask_value
+from estimators.results.tables import prose, terminal_width
 
 TF_CONFIG = "TF_CONFIG"
 
@@ -232,15 +233,18 @@ class ClusterPlan:
         }
 
     def __str__(self) -> str:
-        return self.text()
+        width = terminal_width()
+        return prose(self.text(width=width), width)
 
-    def text(self, *, whole: bool = False) -> str:
+    def text(self, *, whole: bool = False, width: int | None = None) -> str:
         """Return the plan as text, with secrets masked.
 
         Args:
             whole: Whether to show every host, every process and every command in full. By default, the text is a
                 summary.
+            width: The width at which commands are wrapped, in columns. At most 110 columns are used.
         """
+        width = min(width or _WIDTH, _WIDTH)
         lines = [self._title(), *(f"warning: {warning}" for warning in self.warnings)]
         lines += [f"note: {note}" for note in self.notes]
         lines += [f"first: {_line(command)}" for command in self.preparations]
@@ -253,7 +257,7 @@ class ClusterPlan:
                 if process is None:
                     lines.append(f"  ({_left_out(host.processes, 'processes')})")
                 else:
-                    lines += _process_text(process, self.devices_of(process), whole=whole)
+                    lines += _process_text(process, self.devices_of(process), width, whole=whole)
             lines.append(self._environment_title(host))
             for name, value in self._shown_environment(host).items():
                 lines.append(f"    {name}={_short(value)}")
@@ -311,11 +315,11 @@ def _span(numbers: list[int]) -> str:
     return f"s {', '.join(map(str, numbers))}"
 
 
-def _process_text(process: ProcessPlan, gpus: tuple[int, ...], *, whole: bool) -> list[str]:
+def _process_text(process: ProcessPlan, gpus: tuple[int, ...], width: int, *, whole: bool) -> list[str]:
     lines = [f"  {_process_title(process, gpus)}:"]
     lines += textwrap.wrap(
         _line(process.argv if whole else _summary(process)),
-        _WIDTH,
+        width,
         initial_indent="    ",
         subsequent_indent="      ",
         break_long_words=False,

@@ -17,6 +17,7 @@ from typing import IO, TYPE_CHECKING
 from container.contract.membership import natural_key
 from container.contract.wire import prefix
 from estimators.job.text import fit_columns, fit_parts, visible
+from estimators.results.tables import prose, terminal_width
 
 if TYPE_CHECKING:
     from estimators.client.folding import Folding, Shown
@@ -115,15 +116,15 @@ class LogPrinter:
         out: list[str] = []
         if self._folding is not None:
             self._folded(self._folding.rest(), out)
-        self._end_open_line(out)
-        out.append(f"{text}\n")
-        self._emit(out)
+        self._say(text, out)
 
     def note(self, text: str) -> None:
         """Print a message of fleetfit at once, before lines that are held back."""
-        out: list[str] = []
+        self._say(text, [])
+
+    def _say(self, text: str, out: list[str]) -> None:
         self._end_open_line(out)
-        out.append(f"{text}\n")
+        out.append(prose(text, terminal_width(self.stream)) + "\n")
         self._emit(out)
 
     def status(self, text: str) -> None:
@@ -295,7 +296,7 @@ def write_text(stream: IO[str] | None, text: str) -> None:
 def say(text: str) -> None:
     """Print a message to standard error, without control sequences of terminals. A closed standard error is ignored."""
     with contextlib.suppress(OSError, ValueError):  # standard error is closed
-        write_text(sys.stderr, f"fleetfit: {visible(text)}\n")
+        write_text(sys.stderr, prose(f"fleetfit: {visible(text)}", terminal_width(sys.stderr)) + "\n")
 
 
 def _write(stream: IO[str], text: str) -> None:

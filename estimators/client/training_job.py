@@ -25,7 +25,6 @@ from estimators.job.errors import (
     RecordError,
     TrainingJobError,
     UnsupportedError,
-    shorten_uncaught,
 )
 from estimators.job.metrics import METRIC_KINDS, metrics_frame, system_metrics
 from estimators.job.request import TrainingJobSpec
@@ -636,7 +635,6 @@ class TrainingJob:
             # The tail of other failures is not of the script's output, but of a log that the user has not seen.
             seen = logs and output.pane is None and failure is not None and failure.cause is Cause.PROCESS
             raised = TrainingJobError(self, failure or unknown, tail=not seen)
-            shorten_uncaught()
             raise raised from self._raised_by_function(failure)
         output.table()
 

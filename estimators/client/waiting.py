@@ -19,7 +19,7 @@ from estimators.client.folding import is_startup
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import in_jupyter, is_terminal, wants_colour, write_text
 from estimators.client.progress import JobProgress
-from estimators.job.errors import FleetfitError, JobUnreachableError, shorten_uncaught
+from estimators.job.errors import FleetfitError, JobUnreachableError
 from estimators.records import status as statuses
 from estimators.records.logs import LogReader
 
@@ -236,7 +236,6 @@ def told_interrupt(text: str) -> KeyboardInterrupt:
     This is not a subclass of KeyboardInterrupt, because an uncaught KeyboardInterrupt makes Python exit by SIGINT, and
     a subclass does not.
     """
-    shorten_uncaught()
     error = KeyboardInterrupt(text)
     error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # the name that IPython asks for
     return error

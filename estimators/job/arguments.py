@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract.names import shown, unknown
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError
 from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
 
 
@@ -61,10 +61,6 @@ class Argument:
     neutral: tuple[Any, ...] = (None,)
     containers: bool = False
     accepts: str = ""
-
-
-class ArgumentNameError(ConfigurationError, TypeError):
-    """Raised if a constructor gets an argument whose name it does not accept."""
 
 
 _CARRIED, _CHANGED, _AWS, _REFUSED, _OWN = Treatment

@@ -11,6 +11,7 @@
     ├── RecordError                       a job's record cannot be read or written
     ├── BackendError                      a backend cannot run jobs on this machine, or could not start a job
     └── ConfigurationError (ValueError)   an argument, a file or a request is wrong
+        ├── ArgumentNameError (TypeError) an argument does not exist
         └── UnsupportedError              a feature exists, but not with the selected backend or strategy
 
     PreflightWarning (UserWarning)        a job will run, but perhaps not as intended
@@ -18,10 +19,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from container.contract.errors import ArgumentNameError as ArgumentNameError
 from container.contract.errors import ConfigurationError as ConfigurationError
 from container.contract.errors import FleetfitError as FleetfitError
 
@@ -29,7 +33,7 @@ if TYPE_CHECKING:
     from container.contract.failures import Failure
 
 
-for _error in (FleetfitError, ConfigurationError):
+for _error in (FleetfitError, ConfigurationError, ArgumentNameError):
     # users see and import the classes from this module; the toolkit, which also raises them, cannot import it
     _error.__module__ = __name__
 
@@ -43,7 +47,8 @@ def _in_ipython(error: BaseException) -> list[str]:
 
     cause, suppressed = error.__cause__, error.__suppress_context__
     try:
-        error.__cause__, error.__suppress_context__ = None, True  # the message already explains the inner causes
+        if _explains_its_cause(error):
+            error.__cause__, error.__suppress_context__ = None, True
         formatter = get_ipython().InteractiveTB
         return list(formatter.structured_traceback(type(error), error, _users_frames(error), tb_offset=0))
     finally:
@@ -64,23 +69,44 @@ def _users_frames(error: BaseException) -> types.TracebackType | None:
     return made
 
 
-def shorten_uncaught() -> None:
-    """Let Python's report of an uncaught :class:`TrainingJobError` contain only the user's frames, as in a notebook.
+def _explains_its_cause(error: BaseException) -> bool:
+    """Return whether the error's message says everything about the errors that caused it.
 
-    An interrupt that has already been reported (:func:`is_told`) is not reported again.
+    The message of a job's error contains the script's traceback. On SageMaker, only the cause has the traceback.
+    """
+    return isinstance(error, FleetfitError) and (not isinstance(error, TrainingJobError) or bool(error.traceback))
+
+
+def with_users_frames_only(error: BaseException) -> BaseException:
+    """Mark an error of the user's code, so that Python and IPython show no frames of fleetfit for it."""
+    with contextlib.suppress(AttributeError, TypeError):  # the class may not allow other attributes
+        error._render_traceback_ = functools.partial(_in_ipython, error)  # type: ignore[attr-defined]
+    return error
+
+
+def shorten_uncaught() -> None:
+    """Let Python's report of an uncaught error of fleetfit contain only the user's frames, as in a notebook.
+
+    This includes such errors among the causes of another error. An interrupt that has already been reported
+    (:func:`is_told`) is not reported again. In Python's development mode (``python -X dev``), all frames are reported.
     """
     previous = sys.excepthook
-    if previous.__module__ == __name__:
+    if getattr(previous, "__module__", None) == __name__ or sys.flags.dev_mode:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
         if is_told(error):
             return
-        if isinstance(error, TrainingJobError):
-            if error.traceback:  # which the message contains; on SageMaker, only the cause shows it
-                error.__cause__, error.__suppress_context__ = None, True
-            error.__traceback__ = trace = _users_frames(error)
-        previous(kind, error, trace)
+        chain: list[BaseException | None] = [error]
+        for one in chain:
+            if one is not None and hasattr(one, "_render_traceback_"):
+                if _explains_its_cause(one):
+                    one.__cause__, one.__suppress_context__ = None, True
+                one.__traceback__ = _users_frames(one)
+            for inner in (one.__cause__, one.__context__) if one is not None else ():
+                if inner not in chain:
+                    chain.append(inner)
+        previous(kind, error, error.__traceback__)
 
     sys.excepthook = hook
 
@@ -91,6 +117,7 @@ def is_told(error: BaseException) -> bool:
 
 
 FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython looks up
+shorten_uncaught()
 
 
 class TrainingJobError(FleetfitError):

@@ -6,6 +6,7 @@ import shutil
 import sys
 import textwrap
 from collections.abc import Iterable, Sequence
+from typing import IO
 
 from estimators.job.text import columns_of, padded
 
@@ -14,11 +15,18 @@ _LEAST = 60
 _GAP = 2
 
 
-def terminal_width() -> int | None:
-    """Return the width of standard output's terminal, in columns. Return None for a pipe or a file."""
-    if sys.stdout is None or not sys.stdout.isatty():
+def terminal_width(stream: IO[str] | None = None) -> int | None:
+    """Return the width of a stream's terminal, in columns. Return None for a pipe, a file or a closed stream.
+
+    Args:
+        stream: The stream. The default is standard output.
+    """
+    stream = stream if stream is not None else sys.stdout
+    try:
+        on_terminal = stream is not None and stream.isatty()
+    except ValueError:  # the stream is closed
         return None
-    return max(_LEAST, shutil.get_terminal_size().columns)
+    return max(_LEAST, shutil.get_terminal_size().columns) if on_terminal else None
 
 
 def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:
@@ -50,10 +58,33 @@ def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> lis
     """
     if width is None:
         return [indent + text for text in texts]
-    more = indent + "  "
-    return [
-        line for text in texts for line in textwrap.wrap(text, width, initial_indent=indent, subsequent_indent=more)
-    ]
+    return [line for text in texts for line in _wrapped(text, width, indent, indent + "  ")]
+
+
+def prose(text: str, width: int | None) -> str:
+    """Return a text whose long lines are wrapped between words, like sentences.
+
+    Lines that begin with a space, such as code, are not wrapped. Paths and other long words are not divided, so that
+    they can be copied.
+
+    Args:
+        text: The lines.
+        width: The width in columns. None to wrap no line.
+    """
+    return (
+        text
+        if width is None
+        else "\n".join(
+            "\n".join(_wrapped(line, width, "", "  " if line[:2] == "- " else "")) if line[:1].strip() else line
+            for line in text.split("\n")
+        )
+    )
+
+
+def _wrapped(text: str, width: int, first: str, more: str) -> list[str]:
+    return textwrap.wrap(
+        text, width, initial_indent=first, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+    )
 
 
 def _typeset(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -650,7 +650,9 @@ def _reason(status: dict[str, Any]) -> str:
     if failure is None:
         return "it failed"
     said = (failure.traceback or failure.log_tail or "").strip().splitlines()
-    return f"{failure.message.rstrip('.')}: {said[-1].strip()}"[:500] if said else failure.message
+    last = said[-1].strip() if said else ""
+    more = f": {last}" if last and last not in failure.message else ""
+    return f"{failure.message.rstrip('.')}{more}"[:500]
 
 
 def _stamp(path: Path) -> tuple[int, int] | None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from container.contract import rules
 from estimators.backends.hosts.remote import SILENCE_S
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ArgumentNameError, ConfigurationError
 
 #: Variables of the submitting process that are passed to the nodes. The nodes' own values are used for all other
 #: variables.
@@ -103,7 +103,7 @@ class SlurmOptions:
             given["exclusive"] = not any(name in plain for name in _PARTS)
         try:
             made: SlurmOptions = rules.read(cls, given, what="option of instance_type 'slurm'", known=_PLAIN)
-        except rules.UnknownOptionError as error:
+        except ArgumentNameError as error:
             raise ConfigurationError(
                 f"{error} Give other options of sbatch as backend_options={{'sbatch': ['--option=value']}}."
             ) from None

@@ -7,6 +7,7 @@ import enum
 from typing import Any
 
 from estimators.cli.jobargs import in_options
+from estimators.results import tables
 
 
 class Verdict(enum.Enum):
@@ -101,20 +102,29 @@ class DoctorReport:
             ("backends", self.backends),
         ]
 
-    def to_text(self, *, colour: bool = False) -> str:
-        """Return the report as text for display."""
+    def to_text(self, *, colour: bool = False, columns: int | None = None) -> str:
+        """Return the report as text for display.
+
+        Args:
+            colour: Whether to colour the marks.
+            columns: The width at which sentences are wrapped, in columns. None to wrap no sentence.
+        """
         lines: list[str] = []
         width = max(len(finding.name) for _, findings in self._sections() for finding in findings)
+        indent = " " * (width + 4)
+        room = None if columns is None else columns - len(indent) - 2
         for title, findings in self._sections():
             lines.append(_paint(title.capitalize(), "1", colour))
             for finding in findings:
                 mark, code = _MARKS[finding.state]
-                lines.append(f"  {_paint(mark, code, colour)} {finding.name:<{width}}  {in_options(finding.text)}")
+                first, *more = tables.paragraphs([in_options(finding.text)], room) or [""]
                 if finding.remedy is not None:
-                    lines.append(f"  {'':{width + 4}}→ {in_options(finding.remedy)}")
+                    more += tables.paragraphs([f"→ {in_options(finding.remedy)}"], room)
+                lines.append(f"  {_paint(mark, code, colour)} {finding.name:<{width}}  {first}")
+                lines += [f"  {indent}{line}" for line in more]
             lines.append("")
         lines.append(_paint("Remarks", "1", colour))
-        lines += [f"  • {remark}" for remark in self.remarks]
+        lines += tables.paragraphs([f"• {remark}" for remark in self.remarks], columns, indent="  ")
         return "\n".join(lines) + "\n"
 
 

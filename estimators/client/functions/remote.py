@@ -26,8 +26,7 @@ from estimators.client.estimator import Estimator
 from estimators.client.functions import packing, remote_defaults, values
 from estimators.client.source import Source
 from estimators.client.training_job import TrainingJob
-from estimators.job.arguments import ArgumentNameError
-from estimators.job.errors import ConfigurationError, TrainingJobError, UnsupportedError
+from estimators.job.errors import ArgumentNameError, ConfigurationError, TrainingJobError, UnsupportedError
 from estimators.records.states import TrainingJobStatus
 
 #: Arguments of ``@remote`` -> equivalent arguments of estimators.

@@ -19,7 +19,7 @@ from container.contract.failures import Failure
 from container.system.archive import extract
 from container.system.locations import is_s3
 from estimators.client.functions import packing, runner
-from estimators.job.errors import FleetfitError, RecordError, TrainingJobError
+from estimators.job.errors import FleetfitError, RecordError, TrainingJobError, with_users_frames_only
 from estimators.job.log_redaction import text_mask
 from estimators.records import outputs
 from estimators.records.record import JobRecord
@@ -238,7 +238,7 @@ def of_function(error: TrainingJobError) -> BaseException:
     Args:
         error: The job's error.
     """
-    return error.__cause__ if error.__cause__ is not None else error
+    return with_users_frames_only(error.__cause__) if error.__cause__ is not None else error
 
 
 def _left(record: JobRecord) -> Iterator[_Said]:

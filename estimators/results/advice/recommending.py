@@ -73,7 +73,9 @@ class Recommended(abc.ABC):
     def __str__(self) -> str:
         width, (head, *rows) = tables.terminal_width(), self.rows()
         reasons = tables.paragraphs(self.reasons, width, indent="  ")
-        return "\n".join([f"take {self.title}", *reasons, "", tables.numbers(head, rows, width)])
+        return "\n".join(
+            [*tables.paragraphs([f"take {self.title}"], width), *reasons, "", tables.numbers(head, rows, width)]
+        )
 
     def _repr_html_(self) -> str:
         from estimators.results.html import render

@@ -115,7 +115,7 @@ def test_what_makes_no_sense_is_refused_with_the_remedy(given_as: Any, words: li
 
 @pytest.mark.parametrize("given_as", ["mpi", 3, ["mpi"], MPI])
 def test_other_types_are_refused(given_as: Any) -> None:
-    with pytest.raises(TypeError):
+    with pytest.raises(ConfigurationError):
         parse_distribution(given_as)
 
 

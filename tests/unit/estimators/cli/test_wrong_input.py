@@ -74,6 +74,8 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ),
         ("unknown option of SpotMarket 'rte'.", "unknown name in --spot-market 'rte'."),
         ("unknown option of distribution 'mpi': 'foo'.", "unknown name in --option 'foo'."),
+        ("set AWS_REGION. In Python, you can also give sagemaker_session=…", "set AWS_REGION."),
+        ("Give framework_version and py_version.", "Give framework_version and py_version in a job file (-f)."),
         ("unknown needs=… 'foo'.", "unknown --needs 'foo'."),
         ("a host with fit(faults=[Interrupt(…)])", "a host with --fault interrupt:…"),
         ("RunOptions(spot_market=SpotMarket(rate=…))", "--spot-market rate=…"),

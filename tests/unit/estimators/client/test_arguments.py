@@ -12,8 +12,8 @@ import pytest
 import signatures
 
 from estimators import Estimator, TensorFlow
-from estimators.job.arguments import ARGUMENTS, BY_NAME, BY_V1_NAME, ArgumentNameError, Owner, Treatment, read_arguments
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.arguments import ARGUMENTS, BY_NAME, BY_V1_NAME, Owner, Treatment, read_arguments
+from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError
 from estimators.job.settings import Settings
 
 DOCUMENT = Path(__file__).parents[4] / "docs" / "sagemaker-arguments.md"

@@ -123,7 +123,7 @@ def test_mistakes_are_refused_in_the_constructor(arguments: dict[str, Any], said
 
 
 def test_a_class_for_a_strategy_is_refused() -> None:
-    with pytest.raises(TypeError, match="give an instance"):
+    with pytest.raises(ConfigurationError, match="give an instance"):
         TensorFlow(distribution=MPI)
 
 
