@@ -28,6 +28,10 @@ LINE_LIMIT = 60_000
 #: dropped without a wait, until the toolkit reads again.
 WAIT_S = 2.0
 
+#: Time between two reports of progress within an epoch, in seconds. The reports show that a long epoch without output
+#: is not a hang.
+SIGN_OF_LIFE_S = 5.0
+
 #: This process's rank. None if the toolkit knows the rank. An elastic worker sets the rank, because its rank changes.
 rank: int | None = None
 

@@ -63,6 +63,18 @@ def option(rule: Rule, default: Any = None, **more: Any) -> Any:
     return dataclasses.field(metadata={"rule": rule}, **more)
 
 
+def text_of(made: Any) -> str:
+    """Return an instance of a dataclass as text. The text contains only the values that differ from the defaults."""
+    shown = []
+    for field in dataclasses.fields(made):
+        unset = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            unset = field.default_factory()
+        if (value := getattr(made, field.name)) != unset and field.init:
+            shown.append(f"{field.name}={value!r}")
+    return f"{type(made).__name__}({', '.join(shown)})"
+
+
 def check(made: Any, where: str = "{kind}({name}=…)") -> None:
     """Apply the rules of a dataclass to an instance's fields. Set each field to the value that the field's rule
     returns.

@@ -104,12 +104,7 @@ class Distribution:
         rules.check(self)
 
     def __repr__(self) -> str:
-        given = [
-            f"{field.name}={getattr(self, field.name)!r}"
-            for field in dataclasses.fields(self)  # type: ignore[arg-type]
-            if getattr(self, field.name) != field.default
-        ]
-        return f"{type(self).__name__}({', '.join(given)})"
+        return rules.text_of(self)
 
     @property
     def ranks_per_host(self) -> int:

@@ -10,11 +10,12 @@ import collections
 import itertools
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobnames, parsing
 from estimators.job.errors import JobUnreachableError
+from estimators.results.summary import seconds_text
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -236,8 +237,7 @@ def _show(job: TrainingJob) -> None:
     width, result = tables.terminal_width(), job.result()
     text = display.job_table(result, colour=console.coloured(), columns=width or 120)
     status = job.record.read_status()
-    lines = [f"{console.when(step.get('StartTime'))}  {step.get('Status')}" + _message(step)
-             for step in status.get("SecondaryStatusTransitions") or []]  # fmt: skip
+    lines = _steps(status.get("SecondaryStatusTransitions") or [], relative=width is not None)
     caller = read(job.record.path).get("caller") or {}
     if caller.get("command"):
         lines.append(f"started by: {_one_line(str(caller['command']), 300)}")
@@ -254,6 +254,22 @@ def _show(job: TrainingJob) -> None:
         lines += ["", *tables.paragraphs(failure, width)]
         lines += ["", detail] if (detail := job.failure.detail()) else []
     console.out(text + "\n".join(lines))
+
+
+def _steps(steps: Sequence[dict[str, Any]], *, relative: bool) -> list[str]:
+    """Return a line for each step of a job, with the step's time.
+
+    Args:
+        steps: The elements of ``SecondaryStatusTransitions``.
+        relative: Whether to show the age of the first step, and the time from the first step to each other step.
+    """
+    times = [console.when(step.get("StartTime")) for step in steps]
+    if relative and all(step.get("StartTime") for step in steps):
+        first = steps[0]["StartTime"] if steps else 0.0
+        times = [f"+{seconds_text(step['StartTime'] - first)}" for step in steps]
+        times[:1] = [console.ago(first)] * len(times[:1])
+    wide = max(map(len, times), default=0)
+    return [f"{at:<{wide}}  {step.get('Status')}{_message(step)}" for at, step in zip(times, steps, strict=True)]
 
 
 def _message(step: dict[str, Any]) -> str:

@@ -243,9 +243,12 @@ def _labels(results: Sequence[Result]) -> list[str]:
     for key in keys:
         if len(set(labels)) == len(labels):
             break
-        values = [result.hyperparameters.get(key) for result in results]
-        if len({repr(value) for value in values}) > 1:
-            labels = [f"{label}, {key} {value}" for label, value in zip(labels, values, strict=True)]
+        values = [
+            f"{key} {result.hyperparameters[key]}" if key in result.hyperparameters else f"no {key}"
+            for result in results
+        ]
+        if len(set(values)) > 1:
+            labels = [f"{label}, {value}" for label, value in zip(labels, values, strict=True)]
     if len(set(labels)) < len(labels):
         labels = [
             f"{label}, {result.job_name}" if labels.count(label) > 1 else label

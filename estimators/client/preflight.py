@@ -182,10 +182,10 @@ def _memory(demand: Demand, machine: MachineFacts) -> str | None:
     if needed <= machine.memory_available_bytes:
         return None
     return (
-        f"{_count(demand.processes, 'process', 'processes')} of TensorFlow need about {format_bytes(needed)} of "
-        f"memory without the model and the data, but only {format_bytes(machine.memory_available_bytes)} of "
-        f"{format_bytes(machine.memory_bytes)} are available. The kernel may kill a rank. Use fewer processes or "
-        "hosts, or end other programs."
+        f"{_count(demand.processes, 'process needs', 'processes need')} about {format_bytes(needed)} of memory to load "
+        f"TensorFlow or PyTorch, without the model and the data, but only "
+        f"{format_bytes(machine.memory_available_bytes)} of {format_bytes(machine.memory_bytes)} are available. The "
+        "kernel may kill a rank. Use fewer processes or hosts, or end other programs."
     )
 
 

@@ -64,6 +64,7 @@ class JobProgress:
         self._attempt = 0
         self._printed = False
         self._metrics: dict[str, float] = {}
+        self._within: dict[str, Any] = {}  # the epoch that has not ended: its number, its last step, and more
         self._rate: float | None = None  # steps per second in the last epoch
         self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps finished at these times
         self.loss: list[float] = []
@@ -87,8 +88,15 @@ class JobProgress:
         elif event.kind == "steps" and event.rank in (None, 0):
             seconds = event.data.get("seconds") or 0.0
             self._rate = event.data["steps"] / seconds if seconds > 0 else None
+            self._within = {}
             # An elastic training calls Keras for each epoch, so that the number of epochs is the current epoch.
             if self._totals["epoch"] is None and event.data.get("epochs", 0) > event.data["epoch"]:
+                self._totals["epoch"] = int(event.data["epochs"])
+        elif event.kind == "within_epoch" and event.rank in (None, 0):
+            step, seconds = int(event.data["step"]), float(event.data["seconds"])
+            self._within = {**event.data, "epoch": int(event.data["epoch"]), "step": step, "time": event.time_ns / 1e9}
+            self._rate = step / seconds if seconds > 0 else self._rate
+            if self._totals["epoch"] is None and event.data.get("epochs", 0) > self._within["epoch"]:
                 self._totals["epoch"] = int(event.data["epochs"])
         elif (metric := metric_of(event)) is not None and metric.rank in (None, 0):
             self._metrics[metric.name] = metric.value
@@ -104,7 +112,7 @@ class JobProgress:
     def _begin(self, attempt: int) -> None:
         if attempt > self._attempt:  # forget the progress of earlier attempts
             self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
-            self._metrics = {}
+            self._metrics, self._within = {}, {}
 
     def stand(self, secondary_status: str, message: str) -> None:
         """Set the job's secondary status and the status message."""
@@ -155,14 +163,28 @@ class JobProgress:
         """Return the total number of epochs or steps, or None if the number is unknown."""
         return self._totals[self._unit]
 
+    def _current(self) -> dict[str, Any] | None:
+        """Return the last report about the epoch that has not ended, or None if there is no such report."""
+        if not self._within or self._unit != "epoch" or self._within["epoch"] <= (self.done or 0):
+            return None
+        return self._within
+
     def seconds_left(self, now: float) -> float | None:
         """Return the estimated remaining time in seconds, or None if the time is unknown.
 
         Args:
             now: The current time, in seconds since the epoch.
         """
-        if self.total is None or self.done is None or len(self._reached) < 2:
+        if self.total is None:
             return None
+        if self.done is None or len(self._reached) < 2:
+            within = self._current()
+            if within is None or not within["step"] or not within.get("steps"):
+                return None
+            epoch_s: float = within["seconds"] / within["step"] * within["steps"]
+            spent_s: float = within["seconds"] + now - within["time"]
+            epochs: int = self.total - within["epoch"] + 1
+            return max(0.0, epochs * epoch_s - spent_s)
         (first_s, first), (last_s, last) = self._reached[0], self._reached[-1]
         if last <= first or last >= self.total:
             return None
@@ -180,12 +202,19 @@ class JobProgress:
             return [self.interrupted]
         found, others = [self.stage], []
         if self._status == SecondaryStatus.TRAINING:
-            if (done := self.done) is not None:
-                found.append(f"{self._unit} {done:,.0f}" + (f" of {self.total:,}" if self.total else ""))
+            within = self._current()
+            done = within["epoch"] if within is not None else self.done
+            if done is not None:
+                found.append(f"{self._unit} {done:,.0f}{_of(self.total)}")
+            if within is not None:
+                found.append(f"step {within['step']:,}{_of(within.get('steps'))}")
             names = [name for name in self._metrics if name not in _TOTALS and not name.endswith("_per_second")]
             names.sort(key=lambda name: name != self._loss_name)
             others = [f"{name} {number_text(self._metrics[name])}" for name in names[:_SHOWN]]
-            if self._loss_name is not None:
+            if within is not None and "loss" in within and self._loss_name in (None, "loss"):
+                found.append(f"loss {number_text(within['loss'])}")
+                others = others[self._loss_name is not None :]
+            elif self._loss_name is not None:
                 found.append(others.pop(0))
             if self._rate:
                 found.append(f"{number_text(self._rate)} steps/s")
@@ -193,6 +222,10 @@ class JobProgress:
         if (left := self.seconds_left(now)) is not None:
             found.append(f"about {_whole_seconds(left)} to go")
         return found + others
+
+
+def _of(total: int | None) -> str:
+    return f" of {total:,}" if total else ""
 
 
 def _whole_seconds(seconds: float) -> str:

@@ -46,7 +46,7 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.
 
@@ -68,6 +68,9 @@ class FailurePolicy:
         rules.pair("two numbers of seconds, (first, longest)", rules.seconds(0, MAX_SECONDS)), (0.5, 60.0)
     )
     min_hosts: int | None = option(rules.whole(1))
+
+    def __repr__(self) -> str:
+        return rules.text_of(self)
 
     def __post_init__(self) -> None:
         rules.check(self)

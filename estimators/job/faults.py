@@ -41,7 +41,7 @@ def _signal(where: str, value: Any) -> int | str:
     return value  # type: ignore[no-any-return]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Fault:
     """The base class of all faults. Each fault has exactly one trigger: ``at_step``, ``at_s`` or ``at_line``.
 
@@ -75,17 +75,12 @@ class Fault:
         """Return whether the fault happens in an attempt."""
         return self.attempt is None or self.attempt == attempt
 
-    def __str__(self) -> str:
-        shown = [
-            f"{field.name}={value!r}"
-            for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default
-        ]
-        return f"{type(self).__name__}({', '.join(shown)})"
+    def __repr__(self) -> str:
+        return rules.text_of(self)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class Kill(Fault):
     """Send a signal to a rank.
 
@@ -108,7 +103,7 @@ class Kill(Fault):
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class RemoveHost(Fault):
     """Remove a host without a notice, as after a power failure.
 
@@ -123,7 +118,7 @@ class RemoveHost(Fault):
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, repr=False)
 class Interrupt(Fault):
     """Interrupt a host like a spot instance. The host gets a notice and is killed later.
 

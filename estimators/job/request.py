@@ -94,13 +94,7 @@ class _Shape:
         return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
 
     def __repr__(self) -> str:
-        """Return a text that contains only the values that differ from the defaults."""
-        shown = []
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if value != field.default and not (value == {} and field.default is dataclasses.MISSING):
-                shown.append(f"{field.name}={value!r}")
-        return f"{type(self).__name__}({', '.join(shown)})"
+        return rules.text_of(self)
 
     def to_request(self) -> dict[str, Any]:
         """Return the structure as JSON-like data for a request. Absent members are omitted."""
@@ -522,7 +516,7 @@ _SECONDS = rules.seconds(0, bounds.MAX_SECONDS)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
@@ -571,6 +565,9 @@ class RunOptions:
     )
     needs: Mapping[str, float] = option(queueing.check_needs, default_factory=dict)
     preemptible: bool = option(rules.boolean, False)
+
+    def __repr__(self) -> str:
+        return rules.text_of(self)
 
     def __post_init__(self) -> None:
         rules.check(self, "RunOptions({name}=…)")

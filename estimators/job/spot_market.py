@@ -54,7 +54,7 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
 class SpotMarket:
     """A simulated spot market, which interrupts hosts at the times of a trace, at random times, or both.
 
@@ -73,6 +73,9 @@ class SpotMarket:
     notice_s: float = option(_SECONDS, 120.0)
     return_after_s: float | None = option(rules.or_none(_SECONDS), 60.0)
     seed: int = option(rules.whole(-_MOST_SEED, _MOST_SEED), 0)
+
+    def __repr__(self) -> str:
+        return rules.text_of(self)
 
     def __post_init__(self) -> None:
         rules.check(self)

@@ -18,12 +18,13 @@ import numpy as np
 
 from container.contract import events
 from container.contract.errors import DistributedError, RefusedError
+from container.contract.events import SIGN_OF_LIFE_S
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.weight_check import STEPS, Guard
 from container.distributed.tensorflow import keras_compat, optimizers
 from container.distributed.tensorflow.hooks import KerasCallback, Logs
 from container.distributed.tensorflow.keras_compat import Keras
-from container.distributed.tensorflow.measuring import SIGN_OF_LIFE_S, Laps
+from container.distributed.tensorflow.measuring import Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
 
 if TYPE_CHECKING:

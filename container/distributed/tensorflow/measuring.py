@@ -9,6 +9,7 @@ waiting time.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -16,14 +17,12 @@ import numpy as np
 
 from container.contract import events
 from container.contract.durations import Durations
+from container.contract.events import SIGN_OF_LIFE_S
 from container.distributed.tensorflow import optimizers
 from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster
-
-#: Time between two reports of progress, in seconds, so that a long epoch without output is not taken for a hang.
-SIGN_OF_LIFE_S = 5.0
 
 
 class Laps(KerasCallback):
@@ -43,6 +42,7 @@ class Laps(KerasCallback):
         self.batch_hooks = not cluster.coordinates
         self.epoch_s = 0.0
         self.steps = 0
+        self._epoch = 0
         self._before = 0  # number of steps in earlier epochs
         self._told = False
         self._began = self._last = self._spoke = 0.0
@@ -57,6 +57,7 @@ class Laps(KerasCallback):
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         """Record the time at which the epoch begins."""
         self._began = self._last = self._spoke = time.monotonic()
+        self._epoch = epoch
         self._before, self.steps = self.finished_steps(), 0
         self._durations = Durations()
 
@@ -76,7 +77,19 @@ class Laps(KerasCallback):
         if now - self._spoke > SIGN_OF_LIFE_S:
             self._spoke = now
             events.emit("progress", batch=batch)
+            if self._cluster.is_chief:
+                self._tell_within(now, logs)
         self._last = now
+
+    def _tell_within(self, now: float, logs: Logs | None) -> None:
+        """Report the step that the epoch has reached, so that a long epoch shows progress before it ends."""
+        found = {"epoch": self._epoch + 1, "step": self.steps, "seconds": round(now - self._began, 6)}
+        for name, value in (("epochs", self.params.get("epochs")), ("steps", self.params.get("steps"))):
+            if value:
+                found[name] = int(value)
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # the loss is optional
+            found["loss"] = float((logs or {})["loss"])
+        events.emit("within_epoch", **found)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         """Report the number of steps of the epoch and their durations."""

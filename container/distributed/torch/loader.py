@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract import events
 from container.contract.durations import Durations
 from container.contract.errors import RefusedError
+from container.contract.events import SIGN_OF_LIFE_S
 from container.distributed.core.epoch_sharding import Dealing
 
 if TYPE_CHECKING:
@@ -120,11 +121,14 @@ class TorchLoader:
 
     def __iter__(self) -> Iterator[Any]:
         durations = Durations()
-        began = last = time.monotonic()
+        began = last = spoke = time.monotonic()
         first, steps = self.position, 0
         for batch, mine, records in self._batches():
             if steps:
                 last = self._stepped(durations, last)
+                if last - spoke > SIGN_OF_LIFE_S:
+                    spoke = last
+                    self._tell_within(steps, last - began)
             steps += 1
             self.position += records
             self.weight = mine * self._collectives.size / records
@@ -166,6 +170,12 @@ class TorchLoader:
             self._settled = True
             events.emit("phase", name="first_step")
         return now
+
+    def _tell_within(self, step: int, seconds: float) -> None:
+        """Report the step that the epoch has reached, so that a long epoch shows progress before it ends."""
+        if self._collectives.rank == 0:
+            known = {} if self._records is None else {"steps": step + self._dealing(self._records).steps}
+            events.emit("within_epoch", epoch=self.epoch + 1, step=step, seconds=round(seconds, 6), **known)
 
     def batches(self) -> Iterator[list[int]]:
         """Yield, for each remaining step of the epoch, the indices of this rank's records in the dataset."""

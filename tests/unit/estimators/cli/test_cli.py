@@ -153,7 +153,10 @@ def test_clean_asks_and_says_what_it_frees(ask: Callable[..., tuple[int, str, st
             ["train", "train.py", "-s", "mpi", "--option", "autotune=maybe"],
             "must be True or False, or None, got 'maybe'",
         ),
-        (["train", "train.py", "-s", "elastic", "--option", "max_hosts=abc"], "--option max_hosts=… must be a whole number"),
+        (
+            ["train", "train.py", "-s", "elastic", "--option", "max_hosts=abc"],
+            "--option max_hosts=… must be a whole number",
+        ),
         (["train", "train.py", "--max-run", "soon"], "1h30m"),
         (["train", "missing.py"], "missing.py"),
         (["train", "train.py", "--strategy", "mpii"], "Did you mean 'mpi'"),

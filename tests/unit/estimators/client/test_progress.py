@@ -62,6 +62,20 @@ def test_what_is_waited_for_is_said() -> None:
         assert progress.stage
 
 
+def test_a_long_epoch_shows_its_steps_before_it_ends() -> None:
+    progress = training()
+    progress.take([phase("first_step")])
+    progress.take([event("within_epoch", 6.0, epoch=1, epochs=4, step=50, steps=200, seconds=5.0, loss=0.7)])
+    assert progress.parts(8.0) == [
+        "training", "epoch 1 of 4", "step 50 of 200", "loss 0.7", "10 steps/s", "8 s", "about 73 s to go",
+    ]  # fmt: skip
+    progress.take([event("steps", 21.0, epoch=1, epochs=4, steps=200, seconds=20.0)])
+    progress.take([metric("loss", 0.5, 21.0), metric("epoch", 1, 21.0)])
+    assert progress.parts(22.0)[:3] == ["training", "epoch 1 of 4", "loss 0.5"]
+    progress.take([event("within_epoch", 27.0, epoch=2, step=60, seconds=6.0)])
+    assert progress.parts(27.0)[:4] == ["training", "epoch 2 of 4", "step 60", "loss 0.5"]
+
+
 def test_epochs_loss_rate_and_the_time_to_go() -> None:
     progress = training(epochs=10)
     progress.take([phase("first_step"), event("steps", epoch=1, steps=100, seconds=4.0)])
