@@ -11,10 +11,13 @@ from typing import Any
 
 from container.contract import rules
 from container.contract.names import suggests_arguments
+from container.contract.wire import Event
+from estimators.client.callbacks import Callback
 from estimators.client.estimator import Estimator
 from estimators.client.functions import packing
 from estimators.client.functions.remote import RemoteFunction
-from estimators.client.printing import write_text
+from estimators.client.printing import LogPrinter, is_terminal, write_text
+from estimators.client.progress import JobProgress
 from estimators.client.training_job import TrainingJob
 from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
 from estimators.job.inputs import Inputs
@@ -80,9 +83,10 @@ def compare(
         raise ConfigurationError("compare(repeat=…) is for estimators only. Jobs are not run again: leave repeat= out.")
     turns = _turns([isinstance(thing, Estimator) for thing in things], repeat)
     for count, index in enumerate(turns, 1):
-        name = given[index] or _name(things[index])
-        write_text(sys.stderr, f"compare: {count} of {len(turns)}: {name} …\n")
-        found[index].append(_run(things[index], inputs, logs=logs))
+        title = f"compare: {count} of {len(turns)}: {given[index] or _name(things[index])}"
+        write_text(sys.stderr, f"{title} …\n")
+        line = _StatusLine(title) if not logs and is_terminal(sys.stderr) else None
+        found[index].append(_run(things[index], inputs, line, logs=logs))
     comparison = Comparison(_groups(found, given), prices=prices)
     for text in comparison.warnings:
         warnings.warn(text, ComparisonWarning, stacklevel=2)
@@ -166,10 +170,32 @@ def _result(thing: Any) -> Result:
     return TrainingJob.attach(thing).result()
 
 
-def _run(estimator: Estimator, inputs: Any, *, logs: bool) -> Result:
+class _StatusLine(Callback):
+    """A line on standard error's terminal that shows the progress of a run whose logs are not shown."""
+
+    def __init__(self, title: str) -> None:
+        self._title = title
+        self._printer = LogPrinter(sys.stderr)
+        self._progress: JobProgress | None = None
+
+    def on_event(self, job: TrainingJob, event: Event) -> None:
+        """Show the progress after an event."""
+        if self._progress is None:
+            self._progress = JobProgress.of(job)
+        self._progress.take([event])
+        self._progress.printed()  # the logs, which would show whether the script is still importing, are not read
+        self._progress.stand(str(job.secondary_status), "")
+        self._printer.status(" · ".join([self._title, *self._progress.parts(time.time())]))
+
+    def on_end(self, job: TrainingJob) -> None:
+        """Remove the line."""
+        self._printer.status("")
+
+
+def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool) -> Result:
     """Run an estimator, and wait until its job has ended and the job's record is complete. Return the result."""
     try:
-        job = estimator.fit(inputs, logs=logs)
+        job = estimator.fit(inputs, logs=logs, callbacks=line)
     except TrainingJobError as error:
         if not isinstance(error.job, TrainingJob):
             raise

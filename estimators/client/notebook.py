@@ -40,6 +40,15 @@ def pane_for(job: TrainingJob, progress: JobProgress) -> Pane | None:
     return None
 
 
+def this_cell() -> int | None:
+    """Return the number of the notebook's cell that is running. Return None outside of notebooks."""
+    with contextlib.suppress(ImportError, AttributeError):
+        from IPython.core.getipython import get_ipython
+
+        return int(get_ipython().execution_count)
+    return None
+
+
 _said: list[str] = []
 
 
@@ -102,6 +111,7 @@ class Pane:
 
         if self._rest:
             self.write("\n")
+        self._job._shown_in = this_cell()
         self._show(job_html(dataclasses.replace(self._job.result(), failure_reason=None)), kept=self._kept())
 
     def _kept(self) -> str:

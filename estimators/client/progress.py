@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from container.contract import hyperparameters as codec
 from estimators.client.callbacks import metric_of
 from estimators.records.states import MESSAGES, SecondaryStatus
 from estimators.results.summary import number_text, seconds_text
 
 if TYPE_CHECKING:
     from container.contract.wire import Event
+    from estimators.client.training_job import TrainingJob
 
 _STATUSES: dict[str, str] = {
     SecondaryStatus.STARTING: "launching",
@@ -69,6 +72,12 @@ class JobProgress:
         self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps finished at these times
         self.loss: list[float] = []
         self.interrupted = ""
+
+    @classmethod
+    def of(cls, job: TrainingJob) -> JobProgress:
+        """Return the progress of a job, of which no event has been processed yet."""
+        began = float(job._status().get("CreationTime") or time.time())
+        return cls(codec.decode(job.record.read_request().get("HyperParameters") or {}), began)
 
     # --- updates ---
 

@@ -82,6 +82,8 @@ class TrainingJob:
         self._process = process
         #: The number of events of the record that callbacks do not get, because they were there before resume().
         self._known = 0
+        #: The number of the notebook's cell whose pane shows the job's table.
+        self._shown_in: int | None = None
 
     @classmethod
     def attach(cls, name: str, home: str | Path | None = None) -> TrainingJob:
@@ -106,9 +108,12 @@ class TrainingJob:
             text = str(error)
         return f"<TrainingJob {self.name!r}: {text}>"
 
-    def _repr_html_(self) -> str:
+    def _repr_html_(self) -> str | None:
+        from estimators.client.notebook import this_cell
         from estimators.results.display import job_html
 
+        if self._shown_in is not None and self._shown_in == this_cell():
+            return None  # a cell that ends in fit() already shows the table
         return job_html(self.result())
 
     # --- properties ---

@@ -12,7 +12,6 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
-from container.contract import hyperparameters as codec
 from estimators.client import ipc_client
 from estimators.client.callbacks import EventFeed
 from estimators.client.folding import is_startup
@@ -63,9 +62,7 @@ class JobDisplay:
         #: The job's progress, or None if there is no stream.
         self.progress: JobProgress | None = None
         if stream is not None:
-            request = job.record.read_request()
-            began = float(job._status().get("CreationTime") or time.time())
-            self.progress = JobProgress(codec.decode(request.get("HyperParameters") or {}), began)
+            self.progress = JobProgress.of(job)
         #: The pane in a notebook's cell, which shows the output instead of the stream. None outside of notebooks.
         self.pane: Pane | None = None
         if stream is not None and self.progress is not None and in_jupyter(stream):

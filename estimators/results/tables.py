@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import sys
 import textwrap
@@ -13,6 +14,8 @@ from estimators.job.text import columns_of, padded
 #: The least width that is assumed for a terminal, in columns.
 _LEAST = 60
 _GAP = 2
+#: Matches a command in a sentence, which stays on one line so that it can be copied.
+_COMMAND = re.compile(r"`[^`]+`")
 
 
 def terminal_width(stream: IO[str] | None = None) -> int | None:
@@ -64,8 +67,8 @@ def paragraphs(texts: Iterable[str], width: int | None, indent: str = "") -> lis
 def prose(text: str, width: int | None) -> str:
     """Return a text whose long lines are wrapped between words, like sentences.
 
-    Lines that begin with a space, such as code, are not wrapped. Paths and other long words are not divided, so that
-    they can be copied.
+    Lines that begin with a space, such as code, are not wrapped. Paths and commands are not divided, so that they can
+    be copied.
 
     Args:
         text: The lines.
@@ -82,9 +85,11 @@ def prose(text: str, width: int | None) -> str:
 
 
 def _wrapped(text: str, width: int, first: str, more: str) -> list[str]:
-    return textwrap.wrap(
-        text, width, initial_indent=first, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
+    kept = _COMMAND.sub(lambda command: command[0].replace(" ", "\0"), text)
+    lines = textwrap.wrap(
+        kept, width, initial_indent=first, subsequent_indent=more, break_long_words=False, break_on_hyphens=False
     )
+    return [line.replace("\0", " ") for line in lines]
 
 
 def _typeset(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -132,12 +132,13 @@ def test_cells_show_jobs_their_ends_and_their_failures(kernel: Kernel, make: clu
             assert "second" not in text
             make.mark("seen")
 
-    cell = kernel.follow(kernel.send("job = estimator.fit(job_name='job-1')"), seen)
+    cell = kernel.follow(kernel.send("job = estimator.fit(job_name='job-1')\njob"), seen)
     assert cell.error == "", cell.message
     for word in ("first", "second"):  # of both ranks
         assert times(cell.plain, word) == 2
     assert "job-1" in cell.pane and "Completed" in cell.pane
     assert "<details><summary>logs" in cell.pane and cell.text == ""
+    assert cell.html == "" and cell.shown == "<TrainingJob 'job-1': Completed>"  # the pane has the table
     shown = kernel.run("job")
     assert "job-1" in shown.html
     plan = kernel.run("estimator.plan()")
@@ -162,6 +163,12 @@ def test_cells_show_jobs_their_ends_and_their_failures(kernel: Kernel, make: clu
     cell = kernel.run("def train():\n    raise LookupError('no table')\nEstimator(entry_point=train).fit()")
     assert cell.error == "TrainingJobError" and re.search(r'File "Cell In\[\d+\]", line 2, in train\n', cell.message)
     assert "    raise LookupError('no table')\n" in cell.message
+
+    cell = kernel.run(
+        "from estimators.remote_function import remote\n@remote\ndef far():\n    raise LookupError('far')\nfar()"
+    )
+    assert cell.error == "LookupError" and "line 4, in far\n" in cell.frames
+    assert "far()" in cell.frames and "estimators/" not in cell.frames
 
     cell = kernel.run("def helper():\n    return TensorFlow(entry_pont='train.py')\nhelper()")
     assert cell.error == "ArgumentNameError"
