@@ -93,7 +93,7 @@ def test_a_cluster_trains_as_everywhere_else(
 ) -> None:
     import boto3
 
-    s3 = boto3.client("s3")
+    s3 = boto3.session.Session().client("s3")
     bucket = os.environ["FLEETFIT_DEFAULT_BUCKET"]
     for name in ("data/a", "data/b"):
         s3.put_object(Bucket=bucket, Key=name, Body=b"1")
@@ -114,7 +114,7 @@ def test_a_cluster_trains_as_everywhere_else(
     body = s3.get_object(Bucket=bucket, Key=model.partition(f"{bucket}/")[2])["Body"].read()
     with tarfile.open(fileobj=io.BytesIO(body)) as archive:
         assert "weights" in archive.getnames()
-    described = boto3.client("sagemaker").describe_training_job(TrainingJobName=job.name)
+    described = boto3.session.Session().client("sagemaker").describe_training_job(TrainingJobName=job.name)
     assert job.describe()["TrainingJobArn"] == described["TrainingJobArn"]
     assert job.describe()["CreationTime"] == described["CreationTime"].timestamp()
 
@@ -229,7 +229,8 @@ def test_a_tuning_job_is_sagemakers_own(client: Path, monkeypatch: pytest.Monkey
         ("Completed", 2.25, "2"),
         ("Completed", 3.25, "3"),
     ]
-    there = boto3.client("sagemaker").describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=searched.name)
+    service = boto3.session.Session().client("sagemaker")
+    there = service.describe_hyper_parameter_tuning_job(HyperParameterTuningJobName=searched.name)
     described = searched.describe()
     assert described["HyperParameterTuningJobArn"] == there["HyperParameterTuningJobArn"]
     assert described["TrainingJobStatusCounters"]["Completed"] == 3
