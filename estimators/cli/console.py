@@ -75,8 +75,8 @@ def table(
     """Return a table as text.
 
     On a terminal, the table is at most as wide as the terminal. If the terminal is too narrow, optional columns are
-    left out. If this does not suffice, the column of the names is folded, and the other columns are cut with an
-    ellipsis. If the output is not a terminal, no column is cut.
+    left out. If this does not suffice, names that are longer than half of the terminal are folded, and the other
+    columns are cut with an ellipsis. If the output is not a terminal, no column is cut.
 
     Args:
         header: The titles of the columns.
@@ -95,11 +95,12 @@ def table(
         wanted = sum(2 + max(columns_of(row[one]) for row in (header, *rows)) for one in shown) - 2
         if width is not None and wanted > width:
             shown.remove(place)
+    longest = max((columns_of(row[names]) for row in rows), default=12)
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for place in shown:
         made.add_column(
             Text(header[place]),
-            no_wrap=place != names and not (paragraphs and place == shown[-1]),
+            no_wrap=(place != names or longest <= (width or 0) // 2) and not (paragraphs and place == shown[-1]),
             overflow="fold" if place == names else "ellipsis",
             min_width=12 if place == names else 4,
         )

@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 import re
-import textwrap
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,15 @@ from typing import Any
 from container.contract.hyperparameters import decode_value, is_reserved, option_of, to_cmd_args
 from container.contract.names import shown
 from estimators.job.errors import ConfigurationError
+from estimators.results import tables
 
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 #: Maximum number of digits of a number on the command line.
 _MOST_DIGITS = 18
 #: Matches the name in an indented line of a description, such as that of an exit status, and the space after it.
 _EXPLAINED = re.compile(r" +\S+(?: \S+)* {2,}(?=\S)")
+#: Matches the line break between two lines of a paragraph.
+_BREAK = re.compile(r"(?<=[^\n:])\n(?=[^\s])")
 _NUMBER = re.compile(r"-(\d|\.\d)")
 
 
@@ -28,16 +30,25 @@ class HelpFormatter(argparse.RawDescriptionHelpFormatter):
     """A formatter that wraps the sentences of descriptions between words. Examples are not wrapped."""
 
     def _fill_text(self, text: str, width: int, indent: str) -> str:
+        joined = _BREAK.sub(" ", text)  # the lines of a paragraph are wrapped together
         return "\n".join(
-            indent + line for part in text.splitlines() for line in self._filled(part, width - len(indent))
+            indent + line for part in joined.splitlines() for line in self._filled(part, width - len(indent))
         )
 
     def _filled(self, line: str, width: int) -> list[str]:
         explained = _EXPLAINED.match(line)
-        hanging = " " * explained.end() if explained is not None else ""
-        if len(line) <= width or (line[:1] == " " and explained is None):
+        if len(line) <= width or (line[:1] == " " and explained is None and line[: width // 2].strip()):
             return [line]
-        return textwrap.wrap(line, width, subsequent_indent=hanging, break_long_words=False, break_on_hyphens=False)
+        if explained is None:
+            indented = line[:1] == " "
+            return (
+                tables.paragraphs([line.strip()], width, "    ") if indented else tables.prose(line, width).split("\n")
+            )
+        column = explained.end()
+        if column > width // 2:  # put the explanation below the command
+            return [explained[0].rstrip(), *tables.paragraphs([line[column:]], width, indent="    ")]
+        first, *more = tables.paragraphs([line[column:]], width - column)
+        return [explained[0] + first, *(" " * column + text.lstrip() for text in more)]
 
 
 def duration(text: str) -> int:

@@ -95,7 +95,7 @@ def run_plan(args: argparse.Namespace) -> int:
         return Exit.OK
     described = jobargs.job_of(args)
     with described.located():
-        plan = described.estimator.plan(described.inputs, args.name)
+        plan = described.estimator.plan(described.inputs, args.name, check=True)
     if args.json:
         console.out_json(plan.to_dict())
     else:

@@ -289,12 +289,14 @@ class EstimatorBase:
             job.wait(logs=show, callbacks=checked, all=all or every)
         return job
 
-    def plan(self, inputs: Inputs = None, job_name: str | None = None) -> ClusterPlan:
+    def plan(self, inputs: Inputs = None, job_name: str | None = None, *, check: bool = False) -> ClusterPlan:
         """Return the plan of the job that :meth:`fit` would start. Nothing is started.
 
         Args:
             inputs: The input channels, as for :meth:`fit`.
             job_name: The job's name, as for :meth:`fit`.
+            check: Whether to run the checks with which :meth:`fit` begins. Some of them ask servers, such as S3 or the
+                container engine. If a check fails, the plan's first warning has the reason.
 
         Returns:
             The plan: the processes of every host, with their commands and environment. ``print()`` shows the plan as
@@ -304,7 +306,8 @@ class EstimatorBase:
             ConfigurationError: an argument is wrong.
             UnsupportedError: the strategy is not available.
         """
-        return self._draft(inputs, job_name).plan()
+        draft = self._draft(inputs, job_name)
+        return draft.checked_plan() if check else draft.plan()
 
     def debug(self, inputs: Inputs = None, job_name: str | None = None) -> Any:
         """Run the entry point as one process in this terminal, so that ``breakpoint()`` and ``pdb`` work.

@@ -21,7 +21,7 @@ from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.preflight import check_fits, idle_devices, preflight
 from estimators.client.source import Source, resolve, resolve_function
 from estimators.job import validation
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.inputs import parse_inputs
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.job.settings import Settings
@@ -32,6 +32,9 @@ _TENSORFLOW = re.compile(rb"tensorflow|keras|\btf|horovod(?!\s*\.\s*torch\b|\s+i
 #: Matches imports of PyTorch.
 _TORCH = re.compile(rb"^[ \t]*(from|import)\b[^#\n]*\b(torch|pytorch|lightning)", re.MULTILINE)
 _OURS = re.compile(rb"\bcontainer\b")
+
+#: The beginning of a plan's warning for a job that fit() refuses.
+_CANNOT_START = "the job cannot be started like this"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -200,9 +203,20 @@ class Draft:
         """Return the plan of the job's processes on every host. Repeated calls return the same object."""
         return self._plan
 
+    def checked_plan(self) -> ClusterPlan:
+        """Return the plan. Its first warning is the reason for which :meth:`check` refuses the job, if there is one."""
+        plan = self.plan()
+        if self.problems:
+            return plan  # the plan's warnings already contain the reasons
+        try:
+            self.check()
+        except (ConfigurationError, BackendError) as error:
+            return dataclasses.replace(plan, warnings=(f"{_CANNOT_START}: {error}", *plan.warnings))
+        return plan
+
     @functools.cached_property
     def _plan(self) -> ClusterPlan:
-        missing = tuple(f"the job cannot be started like this: {problem}" for problem in self.problems)
+        missing = tuple(f"{_CANNOT_START}: {problem}" for problem in self.problems)
         warnings = (*missing, *self.warnings)
         return planning.plan_cluster(self.spec, self._options, source=self.source, warnings=warnings)
 

@@ -64,10 +64,23 @@ def test_every_command_has_help(ask: Callable[..., tuple[int, str, str]], monkey
     assert ask()[0] == Exit.USAGE
 
 
+def test_sentences_of_help_pages_fit_narrow_terminals(
+    ask: Callable[..., tuple[int, str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "62")
+    for command in ([], *([name] for name in cli.commands_of(cli.parser()))):
+        for line in ask(*command, "--help")[1].splitlines():
+            assert len(line) <= 62 or re.match(r"  (fleetfit | *\[?-|\S.*\$)", line), line
+
+
 def test_a_plan_starts_nothing_and_finds_the_script(work: Path, ask: Callable[..., tuple[int, str, str]]) -> None:
     status, out, err = ask("plan", "train.py", "--hosts", "2", "--", "--epochs", "2")
     assert (status, err) == (0, "")
-    assert "algo-2" in out
+    assert "algo-2" in out and "cannot be started" not in out
+    assert (
+        "warning: the job cannot be started like this: channel 'train': '/none' does not exist."
+        in (ask("plan", "train.py", "-i", "train=/none")[1])
+    )
     assert ask("train", "train.py", "--hosts", "2", "--dry-run", "--", "--epochs", "2")[0] == 0
     (work / "code").mkdir()
     (work / "train.py").rename(work / "code" / "train.py")

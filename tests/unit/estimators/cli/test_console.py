@@ -57,6 +57,8 @@ def test_sentences_are_wrapped_at_their_words(monkeypatch: pytest.MonkeyPatch) -
     text = console.table(("WHAT", "WHY"), [["a", "because of this and that, and " * 3]], paragraphs=True)
     assert max(map(len, text.splitlines())) <= 60
     assert " ".join(text.split()) == "WHAT WHY a " + ("because of this and that, and " * 3).strip()
+    text = console.table(("NAME", "WHY"), [["a-name-of-28-characters-0001", "because " * 9]], paragraphs=True)
+    assert text.splitlines()[1].startswith("a-name-of-28-characters-0001  because")
 
 
 def test_states_are_coloured(monkeypatch: pytest.MonkeyPatch) -> None:

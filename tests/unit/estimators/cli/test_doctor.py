@@ -63,6 +63,13 @@ def test_mpirun(said: tuple | None, state: Verdict, part: str) -> None:
     assert part in item.text
 
 
+def test_a_report_fits_the_terminal() -> None:
+    found = doctor.ReportLine.missing("Docker", "no engine answers at " + "/run/docker.sock " * 3, "start " * 12)
+    report = doctor.DoctorReport(software=(found,), machine=(), strategies=(), backends=(), remarks=("a remark " * 12,))
+    text = report.to_text(columns=60)
+    assert max(map(len, text.splitlines())) <= 60 and text.count("/run/docker.sock") == 3
+
+
 def test_images_need_dockers_sdk(monkeypatch: pytest.MonkeyPatch) -> None:
     engine = doctor.ReportLine.ok("Docker", "running (/run/docker.sock)")
     monkeypatch.setattr(places, "docker_engine", lambda environment: engine)

@@ -99,6 +99,7 @@ def test_names_tell_runs_apart() -> None:
     slower = dataclasses.replace(one, hyperparameters={"lr": 0.2})
     assert _labels([one, result("parameter_server")]) == ["mpi 2 × 1", "parameter_server 2 × 1"]
     assert _labels([tuned, slower]) == ["mpi 2 × 1, lr 0.1", "mpi 2 × 1, lr 0.2"]
+    assert _labels([tuned, one]) == ["mpi 2 × 1, no epochs", "mpi 2 × 1, epochs 3"]
     assert _labels([one, dataclasses.replace(one, job_name="b-1")]) == ["mpi 2 × 1, a-1", "mpi 2 × 1, b-1"]
 
 

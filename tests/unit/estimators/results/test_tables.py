@@ -40,6 +40,16 @@ def test_paragraphs_are_wrapped_at_words() -> None:
     assert tables.paragraphs([text], None) == [text]
 
 
+def test_prose_keeps_code_paths_and_commands_whole() -> None:
+    path = "/a/folder/with-a-name/" + "x" * 60
+    code = "    code = that(is, long) + " + "a" * 60
+    text = f"- the file {path} is missing: run `fleetfit clean --free 5G --yes --dry-run`\n{code}"
+    assert tables.prose(text, None) == text
+    assert tables.prose(text, 50).split("\n") == [
+        "- the file", f"  {path}", "  is missing: run", "  `fleetfit clean --free 5G --yes --dry-run`", code,
+    ]  # fmt: skip
+
+
 def test_a_title_that_is_wider_than_the_terminal_is_wrapped_above_its_table() -> None:
     name = "collective_all_reduce 2 × 1, kerasjob-2026-11-27-16-57-43-767"
     text = tables.numbers(["", "hosts", "loss"], [[name, "2 × 1", "0.25"], ["mpi", "2 × 1", "0.5"]], 44)
