@@ -75,7 +75,12 @@ def test_python_reports_an_uncaught_error_with_the_users_frames_only(
     ours = {"__name__": "estimators.ours", "error": errors.TrainingJobError("job-1", FAILURE)}
     told = KeyboardInterrupt("stopped")
     told._render_traceback_ = list  # type: ignore[attr-defined]
-    for raised, shown in ((ours["error"], "job 'job-1' failed"), (told, ""), (KeyError("another"), "KeyError")):
+    for raised, shown, whole in (
+        (ours["error"], "job 'job-1' failed", False),
+        (errors.ArgumentNameError("unknown argument"), "unknown argument", False),
+        (told, "", False),
+        (KeyError("another"), "KeyError", True),
+    ):
         try:
             exec(compile("raise error from ValueError('inner')", "<ours>", "exec"), ours | {"error": raised})
         except BaseException:  # noqa: BLE001 - an interrupt is one of them
@@ -83,7 +88,25 @@ def test_python_reports_an_uncaught_error_with_the_users_frames_only(
         said = capsys.readouterr().err
         assert shown in said and bool(said) == bool(shown)
         assert ("test_errors.py" in said) == bool(shown)
-        assert ('File "<ours>"' in said and "ValueError: inner" in said) == isinstance(raised, KeyError)
+        assert ('File "<ours>"' in said and "ValueError: inner" in said) == whole
+
+
+def test_also_among_the_causes_of_the_users_own_error(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "excepthook", sys.__excepthook__)
+    errors.shorten_uncaught()
+    ours = {"__name__": "estimators.ours", "error": errors.BackendError("no engine")}
+    theirs = {"__name__": "estimators.ours", "error": errors.with_users_frames_only(ZeroDivisionError("far"))}
+    try:
+        try:
+            exec(compile("raise error", "<ours>", "exec"), ours)
+        except errors.BackendError:
+            exec(compile("raise error", "<ours>", "exec"), theirs)
+    except ZeroDivisionError:
+        sys.excepthook(*sys.exc_info())
+    said = capsys.readouterr().err
+    assert "BackendError: no engine" in said and "ZeroDivisionError: far" in said and 'File "<ours>"' not in said
 
 
 def test_a_wrong_grace_is_refused(tmp_path: Path) -> None:
