@@ -5,6 +5,8 @@ similar.
 from __future__ import annotations
 
 import functools
+import os
+import re
 import types
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeVar
@@ -16,6 +18,8 @@ _TAKES_ANY = 0x08
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 _Public = TypeVar("_Public")
 
+#: Matches Python's message for a call that lacks arguments.
+_MISSING = re.compile(r"missing \d+ required .*argument(s?): (.+)")
 #: The mark that replaces the removed part of a text. The mark shows readers that the text was cut. The code that hides
 #: secrets also hides parts of secrets before and after the mark.
 CUT = "…"
@@ -32,6 +36,13 @@ def nearest(value: str, allowed: Iterable[str]) -> str | None:
     by_lower = {name.lower(): name for name in names}
     matches = difflib.get_close_matches(value.lower(), by_lower, n=1, cutoff=0.6)
     return by_lower[matches[0]] if matches else None
+
+
+def nearest_file(name: str, names: Iterable[str]) -> str | None:
+    """Return the file name that is most similar to ``name``. The names' endings, such as ``.py``, do not count."""
+    stems = {os.path.splitext(one)[0]: one for one in names}
+    stem = nearest(os.path.splitext(name)[0], stems)
+    return stems[stem] if stem is not None else None
 
 
 def shown(value: Any) -> str:
@@ -118,11 +129,36 @@ def suggesting(advice: Callable[[str, Any], str] = lambda name, value: "") -> Ca
                     names = [one for one in known if one not in ("self", "cls")]
                     more = "" if nearest(name, names) is not None else advice(name, value)
                     raise ArgumentNameError(f"{unknown(f'argument of {title}', name, names)}{more and f' {more}'}")
-            return function(*args, **kwargs)
+            try:
+                return function(*args, **kwargs)
+            except TypeError as error:
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None:
+                    raise  # the function itself has raised the error
+                raise ArgumentNameError(_of_call(function, args, str(error))) from None
 
         return checked  # type: ignore[return-value]
 
     return decorate
+
+
+def _of_call(function: Callable[..., Any], args: Sequence[Any], text: str) -> str:
+    """Return a message for a call whose arguments do not fit the function.
+
+    Args:
+        function: The function.
+        args: The arguments without names, including the object of a method.
+        text: Python's message.
+    """
+    title = _title(function, args).removesuffix("()")
+    code = function.__code__
+    names = [one for one in code.co_varnames[: code.co_argcount] if one not in ("self", "cls")]
+    if len(args) > code.co_argcount and names:
+        return f"{title}() takes at most {len(names)} arguments without names: {', '.join(names)}."
+    if len(args) > code.co_argcount:
+        return f"{title}() takes only arguments with names, such as {title}({code.co_varnames[code.co_argcount]}=…)."
+    if missing := _MISSING.search(text):
+        return f"{title}() needs the argument{missing[1]} {missing[2]}."
+    return text.replace(f"{function.__qualname__}()", f"{title}()")
 
 
 def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:

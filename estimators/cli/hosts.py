@@ -62,7 +62,7 @@ def add(subparsers: Any) -> None:
     check.add_argument("--json", action="store_true", help="print as JSON")
     added = command("add", run_add, "add machines to the fleet", names="+", config=False)
     added.add_argument(
-        "--slots", type=parsing.whole, metavar="N", help="number of processes that a job runs on each machine"
+        "--slots", type=parsing.count, metavar="N", help="number of processes that a job runs on each machine"
     )
     command("remove", run_remove, "remove machines from the fleet", names="+", config=False)
     prepare = command("prepare", run_prepare, "create the Python environment on the machines", names="*")

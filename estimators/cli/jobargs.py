@@ -64,94 +64,6 @@ class DescribedJob:
         return self.document.located()
 
 
-#: Arguments of the Python interface, as messages name them -> equivalent options of the command line.
-_OPTIONS = {
-    "backend_options": "--backend-option", "base_job_name": "--base-name", "faults": "--fault",
-    "checkpoint_s3_uri": "--checkpoints", "dependencies": "--dependency", "dispatcher": "--dispatcher",
-    "dispatcher_options": "--dispatcher-option", "distribution": "--strategy", "entry_point": "SCRIPT",
-    "environment": "--env", "failure_policy": "--failure-policy", "hang_timeout": "--hang-timeout",
-    "hosts": "--hosts", "hyperparameters": "--hyperparameters", "image_uri": "--image", "input_mode": "--input-mode",
-    "instance_count": "--hosts", "instance_type": "--instance-type", "job_name": "--name", "max_retry_attempts":
-    "--max-retry-attempts", "max_run": "--max-run", "max_wait": "--max-wait", "metric_definitions": "--metric",
-    "model_dir": "--model-dir", "needs": "--needs", "on_nan": "--on-nan", "on_undistributed": "--on-undistributed",
-    "output_path": "--output-path", "preemptible": "--preemptible", "prices": "--prices", "priority": "--priority",
-    "processes_per_host": "--processes", "queue": "--queue", "role": "--role", "source_dir": "--source-dir",
-    "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
-}  # fmt: skip
-#: Matches an argument in a message: with a value, at the message's beginning, or a name that is not an English word.
-_ARGUMENT = re.compile(
-    rf"(?<![\w'\"`/.-])({'|'.join(_OPTIONS)})"
-    r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={…])|(=…)|(?=:)|(?![\w'\"`/=-]|\.\w))"
-)
-#: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
-_NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
-_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate)\((\w+=[^()]*)\)")
-#: A range of the Python interface, which ``--range`` writes as ``LOW:HIGH``.
-_RANGE = re.compile(r"\b(?:Integer|Continuous)Parameter\(([^,()]+), ([^,()]+)[^()]*\)")
-#: Strategy classes of the Python interface -> names for --strategy.
-_CLASSES = {
-    "MPI": "mpi", "CollectiveAllReduce": "collective_all_reduce", "ParameterServer": "parameter_server",
-    "Mirrored": "mirrored", "TorchDistributed": "torch_distributed", "ElasticHorovod": "elastic_horovod",
-    "ElasticTorchDistributed": "elastic_torch_distributed",
-}  # fmt: skip
-#: Other classes of the Python interface -> options that take their arguments as NAME=VALUE.
-_NAMED = {"FailurePolicy": "--failure-policy", "SpotMarket": "--spot-market"}
-#: How messages call an argument of a class, or a key of a ``distribution`` dict.
-_OPTION_OF = re.compile(rf"\boption of (?:({'|'.join([*_CLASSES, *_NAMED])})(?= )|distribution '\w+':)")
-_IMAGE_VERSIONS = "framework_version and py_version"
-#: Advice that is only for the Python interface.
-_IN_PYTHON = re.compile(r" In Python, you can also .*$")
-_FAULT = re.compile(r"fit\(faults=\[(\w+)\(…\)\]\)")
-_CLASS_CALL = re.compile(rf"(RunOptions\(\w+=)?\b({'|'.join([*_CLASSES, *_NAMED])})\(([^()]*)\)(?(1)\))")
-
-
-def in_options(message: str) -> str:
-    """Replace argument names of the Python interface in a message by options of the command line.
-
-    For example, ``instance_count=2`` becomes ``--hosts 2``. Only the first line of the message and the items of a list
-    are changed, because other lines may contain the user's code.
-    """
-    first, *rest = message.split("\n")
-    return "\n".join([_line_in_options(first), *(_line_in_options(one) if one[:2] == "- " else one for one in rest)])
-
-
-def _line_in_options(line: str) -> str:
-
-    def option(match: re.Match[str]) -> str:
-        name, true, key, item, value, unset = match.groups()
-        before = line[: match.start()]
-        word = not (true or key or value or unset or "_" in name or match.start() == 0)
-        in_call = before.rfind("(") > before.rfind(")") and re.search(r"\w\([^()]*$", before)
-        if word or in_call or _NOT_OPTIONS.match(line, match.start()):
-            return match[0]
-        return _OPTIONS[name] + (f" {key}={item}" if key else " " if value else "")
-
-    if "--" in line:  # the message already names options
-        return _RANGE.sub(r"\1:\2", line)
-    line = _IN_PYTHON.sub("", line).replace(_IMAGE_VERSIONS, f"{_IMAGE_VERSIONS} in a job file (-f)")
-    line = _OPTION_OF.sub(lambda found: f"name in {_NAMED.get(found[1], '--option')}", line)
-    line = _FAULT.sub(lambda found: f"--fault {found[1].lower()}:…", line)
-    line = _CALL.sub(r"\1", _CLASS_CALL.sub(_class_in_options, line))
-    return _ARGUMENT.sub(option, line)
-
-
-def _class_in_options(match: re.Match[str]) -> str:
-    """Return the options of the command line for a strategy, a policy or a spot market that a message names.
-
-    ``MPI(processes_per_host=2)`` becomes ``--strategy mpi processes_per_host=2``. ``MPI(processes_per_host=…)`` becomes
-    ``processes_per_host``, because no value is given. Other arguments get the option that takes them by name.
-    """
-    _, name, arguments = match.groups()
-    if name in _CLASSES:
-        if arguments.startswith("processes_per_host=") and "," not in arguments:
-            unset = arguments.endswith("=…")
-            return arguments.removesuffix("=…") if unset else f"--strategy {_CLASSES[name]} {arguments}"
-        if not arguments:
-            return f"--strategy {_CLASSES[name]}"
-    option = _NAMED.get(name, "--option")
-    return f"{option} {arguments}" if "=" in arguments else option
-
-
 def add(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that describe a job to a command's parser."""
     parser.add_argument(
@@ -378,7 +290,9 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
     if args.script is not None:
         given["entry_point"] = _entry_point(args.script, args.source_dir or before.get("source_dir"))
     if args.strategy is not None or args.processes is not None or args.option:
-        given["distribution"] = distribution(args.strategy or "none", args.processes, args.option)
+        given["distribution"] = distribution(
+            "none" if args.strategy is None else args.strategy, args.processes, args.option
+        )
         if args.strategy is None and given["distribution"] is None:
             del given["distribution"]  # --processes 1 is the default
     return given

@@ -22,7 +22,6 @@ from estimators.cli import (
     elastic,
     hosts,
     image,
-    jobargs,
     jobs,
     parsing,
     queue,
@@ -34,6 +33,7 @@ from estimators.cli import (
     tensorboard,
     track,
     train,
+    translating,
     tune,
     ui,
     upkeep,
@@ -219,7 +219,8 @@ def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
     if wrong is None:
         return ""
     known = [flag for action in command._actions for flag in action.option_strings if flag.startswith("--")]
-    guess = nearest(wrong[2:], [flag[2:] for flag in known])
+    same = translating.equivalent(wrong, known)
+    guess = same[2:] if same is not None else nearest(wrong[2:], [flag[2:] for flag in known])
     return f". Did you mean '--{guess}'?" if guess is not None else ""
 
 
@@ -254,14 +255,14 @@ def _say_error(args: argparse.Namespace, error: Exception) -> None:
         import traceback
 
         traceback.print_exception(error)
-    from estimators.job.errors import ConfigurationError
+    from estimators.job.errors import ConfigurationError, JobExistsError
 
     if isinstance(error, OSError):
         console.say(_reason(error))
         return
     # A job file uses the argument names of the Python interface.
-    as_typed = isinstance(error, ConfigurationError) and getattr(args, "file", None) is None
-    console.say(jobargs.in_options(str(error)) if as_typed else str(error))
+    as_typed = isinstance(error, ConfigurationError | JobExistsError) and getattr(args, "file", None) is None
+    console.say(translating.in_options(str(error), getattr(args, "words", None)) if as_typed else str(error))
 
 
 def _reason(error: OSError) -> str:
@@ -286,7 +287,7 @@ def _show_warning(
 ) -> None:
     if issubclass(category, DeprecationWarning) and os.sep + "estimators" + os.sep not in filename:
         return  # a warning of a library, which the user cannot change
-    console.say(f"warning: {jobargs.in_options(str(message))}")
+    console.say(f"warning: {translating.in_options(str(message))}")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import itertools
 import json
+import math
 import os
 import re
 from collections.abc import Iterable, Sequence
@@ -85,6 +87,18 @@ def whole(text: str) -> int:
         argparse.ArgumentTypeError: the text is not such a number.
     """
     return _from(text, 0)
+
+
+def amount(text: str) -> float:
+    """Parse a number of at least 0. This function is meant for argparse's ``type``.
+
+    Raises:
+        argparse.ArgumentTypeError: the text is not such a number.
+    """
+    with contextlib.suppress(ValueError):
+        if 0 <= (number := float(text)) < math.inf:
+            return number
+    raise argparse.ArgumentTypeError(f"must be a number of at least 0, got {shown(text)}.")
 
 
 def integer(text: str) -> int:

@@ -37,13 +37,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument(
         "--records", type=float, help="total number of records to train on, over all epochs (instead of --epochs)"
     )
-    parser.add_argument("--rate", type=float, default=0.0, help="interruptions per host and hour (default: 0)")
+    parser.add_argument("--rate", type=parsing.amount, default=0.0, help="interruptions per host and hour (default: 0)")
     parser.add_argument(
-        "--notice", type=float, default=120.0, metavar="S",
+        "--notice", type=parsing.amount, default=120.0, metavar="S",
         help="seconds from the notice to the interruption (default: 120)",
     )  # fmt: skip
     parser.add_argument(
-        "--return-after", type=float, default=60.0, metavar="S",
+        "--return-after", type=parsing.amount, default=60.0, metavar="S",
         help="seconds until an interrupted host is replaced (default: 60)",
     )  # fmt: skip
     parser.add_argument(
@@ -57,12 +57,17 @@ def add(subparsers: Any) -> None:
         "--commit-every", default="auto", metavar="S", help="seconds between commits or checkpoints (default: auto)"
     )
     parser.add_argument(
-        "--start", type=float, default=1.0, metavar="S", help="seconds that a new host takes to start (default: 1)"
+        "--start",
+        type=parsing.amount,
+        default=1.0,
+        metavar="S",
+        help="seconds that a new host takes to start (default: 1)",
     )
     parser.add_argument("--runs", type=parsing.count, default=1000, help="number of simulated runs (default: 1000)")
     parser.add_argument("--seed", type=parsing.whole, default=0, help="seed of the first run (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
-    parser.set_defaults(run=run)
+    words = {"records": "--records", "epochs": "--epochs", "on_demand_base": "--on-demand-base", "runs": "--runs"}
+    parser.set_defaults(run=run, words=words)
 
 
 def run(args: argparse.Namespace) -> int:

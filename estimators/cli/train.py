@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from estimators.cli import Exit, console, jobargs, parsing
+from estimators.cli import Exit, console, jobargs, parsing, translating
 from estimators.client.interrupts import ask_to_end
 from estimators.results import tables
 
@@ -101,7 +101,7 @@ def run_plan(args: argparse.Namespace) -> int:
     else:
         width = tables.terminal_width()
         lines = plan.text(whole=getattr(args, "whole", False), width=width).split("\n")
-        text = "\n".join(jobargs.in_options(line) if line.startswith("warning: ") else line for line in lines)
+        text = "\n".join(translating.in_options(line) if line.startswith("warning: ") else line for line in lines)
         console.out(tables.prose(text, width))
     return Exit.OK
 

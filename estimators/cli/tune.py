@@ -32,6 +32,13 @@ examples:
 """
 
 #: Names of search strategies on the command line -> names of SageMaker's API.
+#: Arguments of a tuner, as messages name them -> options of ``fleetfit tune``.
+_WORDS = {
+    "max_jobs": "--max-jobs", "max_parallel_jobs": "--parallel", "max_failures": "--max-failures",
+    "max_runtime_in_seconds": "--max-time", "objective_metric_name": "--objective", "population_config": "--population",
+    "repeats": "--repeats", "shared_fleet": "--fleet", "strategy_config": "--max-resource",
+    "hyperparameter_ranges": "--range", "completion_criteria_config": "--target",
+}  # fmt: skip
 SEARCHES = {
     "bayesian": "Bayesian",
     "random": "Random",
@@ -120,7 +127,7 @@ def add(subparsers: Any) -> None:
         "--json", action="store_true", help="print a description of the tuning job and of its best trial as JSON"
     )
     jobargs.add(tune)
-    tune.set_defaults(run=run_tune)
+    tune.set_defaults(run=run_tune, words=_WORDS)
 
     tuning = subparsers.add_parser(
         "tuning", help="list, show, follow or stop tuning jobs", epilog=_SHOW_EXAMPLES, formatter_class=formatter,

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 import container
 from container.contract.layout import DEFAULT_BASE_DIR
-from container.contract.names import nearest, unknown
+from container.contract.names import nearest_file, unknown
 from container.contract.strategies import (
     DISCOVERED_BY_CALLER,
     FRAMEWORKS,
@@ -305,7 +305,7 @@ def _hint(path: Path) -> str:
     while not folder.exists():
         folder, path = folder.parent, folder
     try:
-        guess = nearest(path.name, sorted(os.listdir(folder)))
+        guess = nearest_file(path.name, sorted(os.listdir(folder)))
     except OSError:
         guess = None
     if guess is not None:

@@ -22,7 +22,14 @@ from estimators.client.source import Source
 from estimators.client.training_job import TrainingJob
 from estimators.job import naming, validation
 from estimators.job.arguments import ARGUMENTS, BY_NAME, Owner, Treatment, read_arguments
-from estimators.job.errors import ConfigurationError, JobExistsError, PreflightWarning, UnsupportedError
+from estimators.job.errors import (
+    ArgumentNameError,
+    ConfigurationError,
+    JobExistsError,
+    PreflightWarning,
+    UnsupportedError,
+    with_users_frames_only,
+)
 from estimators.job.faults import Fault
 from estimators.job.faults import check as check_faults
 from estimators.job.inputs import Inputs
@@ -113,16 +120,16 @@ class EstimatorBase:
     def __init__(self, *args: Any, **arguments: Any) -> None:
         name = type(self).__name__
         if len(args) > len(self._positional):
-            raise TypeError(
+            raise ArgumentNameError(
                 f"{name}() takes at most {len(self._positional)} positional arguments "
                 f"({', '.join(self._positional)}), got {len(args)}. Pass the other arguments by name."
             )
         for argument, value in zip(self._positional, args, strict=False):
             if argument in arguments:
-                raise TypeError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
+                raise ArgumentNameError(f"{name}() got {argument} twice: by position ({shown(value)}) and by name.")
             arguments[argument] = value
         if args and "entry_point" not in arguments and (callable(args[0]) or str(args[0]).endswith((".py", ".sh"))):
-            raise TypeError(
+            raise ArgumentNameError(
                 f"{name}({shown(args[0])}): the first positional argument is {self._positional[0]}, as in "
                 f"SageMaker's SDK. Write {name}(entry_point={shown(args[0])})."
             )
@@ -148,7 +155,8 @@ class EstimatorBase:
                 return value.copy() if isinstance(value, dict) else value
             if name in _NOT_OURS:
                 raise UnsupportedError(f"{type(self).__name__}.{name}() is not available: {_NOT_OURS[name]}.")
-            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}.")
+            # without a full stop, because Python appends its suggestion
+            raise with_users_frames_only(AttributeError(f"{type(self).__name__} has no attribute {name!r}"))
 
         def __setattr__(self, name: str, value: Any) -> None:
             if name == "hyperparameters":

@@ -124,7 +124,10 @@ class Draft:
             prefix = request_builder.submit_directory(settings, name).rpartition("/")[0]
             spec = shipping.with_code_channel(spec, toolkit=toolkit, prefix=prefix)
             remarks = (*remarks, *shipping.warnings(spec))
-        validation.check_spec(spec)
+        try:
+            validation.check_spec(spec)
+        except ConfigurationError as error:
+            raise ConfigurationError(validation.in_arguments(str(error), spec)) from None
         return cls(spec=spec, settings=settings, source=source, framework=framework, problems=problems, remarks=remarks)
 
     @functools.cached_property

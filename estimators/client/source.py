@@ -21,7 +21,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from container.contract.names import nearest
+from container.contract.names import nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -505,7 +505,7 @@ def _near(path: Path) -> str:
         names = sorted(os.listdir(path.parent))
     except OSError:
         return f" There is no folder {str(path.parent)!r}."
-    guess = nearest(path.name, names)
+    guess = nearest_file(path.name, names)
     return f" Did you mean {guess!r}?" if guess is not None else ""
 
 

@@ -185,13 +185,7 @@ def from_dict(values: Mapping[str, Any]) -> Fault:
 
 
 def _make(kind: type[Fault], given: Mapping[str, Any]) -> Fault:
-    try:
-        return rules.from_dict(kind, given)  # type: ignore[no-any-return]
-    except ConfigurationError:
-        raise
-    except TypeError:
-        missing = "rank" if kind is Kill else "host"
-        raise ConfigurationError(f"{kind.__name__}(…) needs a {missing}.") from None
+    return rules.from_dict(kind, given)  # type: ignore[no-any-return]
 
 
 def parse(text: str) -> Fault:

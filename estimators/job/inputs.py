@@ -276,7 +276,7 @@ def normalise_uri(location: Any) -> str:
         )
     text = os.fspath(location)
     if not text:
-        raise ConfigurationError(f"{shown(text)} is not a path or a URI.")
+        raise ConfigurationError("the location of the data is empty: give a path or a URI.")
     rules.passable("data", text)
     if text.startswith("file://"):
         path = text[len("file://") :]

@@ -102,8 +102,7 @@ class MetricPattern:
             error: Any = raised  # the stubs lack the attributes of these errors
             position = error.pos or 0
             raise ConfigurationError(
-                f"metric {self.name!r}: the regex is not valid: {error.msg} at position {position}.\n"
-                f"  {self.regex!s}\n  {' ' * position}^"
+                f"metric {self.name!r}: the regex {shown(self.regex)} is not valid: {error.msg} at position {position}."
             ) from None
 
     @property

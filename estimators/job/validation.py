@@ -9,6 +9,7 @@ and ``enum`` of botocore's model. This module checks types, members and limits b
 from __future__ import annotations
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -73,6 +74,27 @@ _REMEDIES: Mapping[str, str] = {
 }
 
 
+#: Members of a request -> arguments of an estimator or of fit().
+_ARGUMENTS = {
+    "AlgorithmSpecification.ContainerArguments": "container_arguments",
+    "AlgorithmSpecification.ContainerEntrypoint": "container_entry_point",
+    "AlgorithmSpecification.MetricDefinitions": "metric_definitions",
+    "AlgorithmSpecification.TrainingImage": "image_uri", "CheckpointConfig.LocalPath": "checkpoint_local_path",
+    "CheckpointConfig.S3Uri": "checkpoint_s3_uri", "Environment": "environment", "HyperParameters": "hyperparameters",
+    "OutputDataConfig.KmsKeyId": "output_kms_key", "OutputDataConfig.S3OutputPath": "output_path",
+    "ResourceConfig.InstanceCount": "instance_count", "ResourceConfig.InstanceType": "instance_type",
+    "ResourceConfig.KeepAlivePeriodInSeconds": "keep_alive_period_in_seconds",
+    "ResourceConfig.TrainingPlanArn": "training_plan", "ResourceConfig.VolumeKmsKeyId": "volume_kms_key",
+    "ResourceConfig.VolumeSizeInGB": "volume_size", "RetryStrategy.MaximumRetryAttempts": "max_retry_attempts",
+    "RoleArn": "role", "StoppingCondition.MaxRuntimeInSeconds": "max_run",
+    "StoppingCondition.MaxWaitTimeInSeconds": "max_wait", "Tags": "tags", "TrainingJobName": "job_name",
+    "VpcConfig.SecurityGroupIds": "security_group_ids", "VpcConfig.Subnets": "subnets",
+}  # fmt: skip
+#: Matches a member at the beginning of a problem, which is a line or an item of a list.
+_MEMBER = re.compile(rf"^((?:- )?)({'|'.join(map(re.escape, _ARGUMENTS))})\b(?!\.)", re.MULTILINE)
+_CHANNEL = re.compile(r"\bInputDataConfig\[(\d+)\]((?:\.\w+)*)")
+
+
 def check_spec(spec: TrainingJobSpec) -> None:
     """Validate a job and its strategy. See :func:`check_request`.
 
@@ -87,6 +109,23 @@ def check_spec(spec: TrainingJobSpec) -> None:
     problem = bounds.ranks_problem(spec.instance_count, strategy.ranks_per_host if strategy is not None else 1)
     if problem is not None:
         raise ConfigurationError(problem)
+
+
+def in_arguments(message: str, spec: TrainingJobSpec) -> str:
+    """Replace the members of a request in a message by the arguments from which the request was built.
+
+    For example, ``OutputDataConfig.S3OutputPath is 's3://'`` becomes ``output_path is 's3://'``.
+    """
+
+    def channel(match: re.Match[str]) -> str:
+        place = int(match[1])
+        name = spec.inputs[place].name if place < len(spec.inputs) else match[1]
+        if match[2] == ".ChannelName":
+            return "the name of a channel"
+        return f"channel {name!r}" + (match[2] if match[2] != ".DataSource.S3DataSource.S3Uri" else "")
+
+    named = _CHANNEL.sub(channel, message)
+    return _MEMBER.sub(lambda match: match[1] + _ARGUMENTS[match[2]], named)
 
 
 def check_request(request: Mapping[str, Any]) -> None:
@@ -133,7 +172,8 @@ def instance_type_problem(instance_type: Any) -> str | None:
     known = known_instance_types()
     if instance_type in known:
         return None
-    guess = nearest(instance_type[:100], known)
+    lower = instance_type.lower()
+    guess = lower if fleets.is_own(lower) else nearest(instance_type[:100], known)
     hint = f" Did you mean {guess!r}?" if guess is not None else ""
     names = ", ".join(repr(name) for name in instances.near(guess or instance_type[:100], known))
     more = f" and {len(known) - len(fleets.OWN_TYPES)} SageMaker types (ml.*)"

@@ -399,7 +399,8 @@ class Tuning:
         about = f"metric {self.spec.metric!r}: "
         if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:
             return f"{text}: {found.removeprefix(about)}"
-        return f"{text}, {told}. Call cluster.report(), or add a metric definition that finds the metric in the logs."
+        remedy = "Call cluster.report() in the script, or find the metric in the logs with metric_definitions"
+        return f"{text}, {told}. {remedy} (fleetfit tune: -m)."
 
     def _revive(self, running: Running) -> bool:
         """Resume a job whose supervisor was lost, for example by a restart of the machine. A job is resumed only once.

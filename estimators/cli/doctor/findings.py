@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
-from estimators.cli.jobargs import in_options
+from estimators.cli.translating import in_options
 from estimators.results import tables
 
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import pytest
 
 from estimators import RunOptions, TensorFlow
-from estimators.cli.jobargs import in_options
 from estimators.cli.main import main
+from estimators.cli.translating import in_options
 
 
 @pytest.mark.parametrize(
@@ -16,6 +16,7 @@ from estimators.cli.main import main
     [
         (["train", "ok.py", "--hosts", "-1"], "argument -n/--hosts: must be a whole number of at least 1, got '-1'."),
         (["train", "ok.py", "--hots", "2"], "unrecognized arguments: --hots 2. Did you mean '--hosts'?"),
+        (["train", "ok.py", "--instance-count", "2"], "--instance-count 2. Did you mean '--hosts'?"),
         (["train"], "SCRIPT is missing: name the entry point, or a job file with -f."),
         (["trian", "ok.py"], "argument COMMAND: invalid choice: 'trian'. Did you mean 'train'? See"),
         (["image", "build", "--tagg", "x"], "--tagg x. Did you mean '--tag'? See `fleetfit image build --help`."),
@@ -74,6 +75,9 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
         ),
         ("unknown option of SpotMarket 'rte'.", "unknown name in --spot-market 'rte'."),
         ("unknown option of distribution 'mpi': 'foo'.", "unknown name in --option 'foo'."),
+        ("fault: Kill(at_step=1, rank=7): no such rank", "--fault kill:at_step=1,rank=7: no such rank"),
+        ("set RunOptions(backend_options={'hosts': ['a', 'b']}).", 'set --backend-option hosts=\'["a", "b"]\'.'),
+        ("simulate() takes records= or epochs=.", "`fleetfit simulate` takes --records or --epochs."),
         ("set AWS_REGION. In Python, you can also give sagemaker_session=…", "set AWS_REGION."),
         ("Give framework_version and py_version.", "Give framework_version and py_version in a job file (-f)."),
         ("unknown needs=… 'foo'.", "unknown --needs 'foo'."),
@@ -85,4 +89,4 @@ def test_a_wrong_call_is_told_what_was_meant(call: Callable[[], object], answer:
     ],
 )
 def test_the_command_line_speaks_of_options(message: str, shown: str) -> None:
-    assert in_options(message) == shown
+    assert in_options(message, {"records": "--records", "epochs": "--epochs"}) == shown

@@ -58,7 +58,7 @@ def test_they_go_through_json_and_the_command_line() -> None:
         (lambda: RemoveHost("", at_s=1), "host=…) must be a string that is not empty, got ''"),
         (lambda: Interrupt("algo-1", notice_s=-1, at_s=1), "notice_s"),
         (lambda: faults.parse("kil:rank=1,at_s=1"), "Did you mean 'kill'?"),
-        (lambda: faults.parse("kill:at_s=1"), "needs a rank"),
+        (lambda: faults.parse("kill:at_s=1"), "Kill() needs the argument 'rank'"),
         (lambda: faults.parse("kill:rank=1,at_stp=1"), "Did you mean 'at_step'?"),
         (lambda: faults.check("kill"), "must be a list"),
         (lambda: faults.check([3]), "faults: each must be a Kill(…)"),

@@ -172,7 +172,7 @@ def test_a_plan_of_sagemaker_holds_the_request() -> None:
 
 
 def test_a_variable_that_is_too_long_is_refused_with_the_limit_of_requests() -> None:
-    said = r"^Environment\['A'\] has 200000 .* at most 512 are allowed; put long values into a file of a channel\.$"
+    said = r"^environment\['A'\] has 200000 .* at most 512 are allowed; put long values into a file of a channel\.$"
     with pytest.raises(ConfigurationError, match=said):
         plan(environment={"A": "x" * 200_000})
 

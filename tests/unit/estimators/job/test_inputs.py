@@ -99,7 +99,7 @@ def test_a_model_is_a_channel() -> None:
         (lambda: parse_inputs({"a": ["x"]}), "channel 'a' is ['x']"),
         (lambda: parse_inputs({1: "x"}), "name of a channel must be a string, got 1"),
         (lambda: normalise_uri("file://relative"), "a file:// URI needs an absolute path"),
-        (lambda: normalise_uri(""), "is not a path or a URI"),
+        (lambda: normalise_uri(""), "the location of the data is empty"),
         (lambda: normalise_uri("a\0b"), "data: a NUL character"),
     ],
 )

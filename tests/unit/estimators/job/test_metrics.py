@@ -85,11 +85,8 @@ def test_bad_definitions_are_refused_with_the_remedy(definitions: Any, message: 
 
 
 def test_a_bad_regex_is_shown_with_its_position() -> None:
-    with pytest.raises(ValueError) as caught:
+    with pytest.raises(ValueError, match=r"the regex 'acc: \(\[0-9\+' is not valid: .* at position 6\.$"):
         MetricPattern("acc", "acc: ([0-9+")
-    shown = str(caught.value).splitlines()
-    assert shown[1] == "  acc: ([0-9+"
-    assert shown[2].index("^") - 2 == 6
 
 
 # --- extraction ---

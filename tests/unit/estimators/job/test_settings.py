@@ -76,7 +76,7 @@ SCRIPT, ML = {"entry_point": "t.py"}, {"instance_type": "ml.p3.2xlarge"}
         ({"environment": {"A": "x\0"}}, "NUL"),
         ({"environment": {"A": 3}}, "environment['A'] must be a string, got 3. Write '3'."),
         ({"environment": "A=B"}, "environment must be a dict"),
-        ({"metric_definitions": [{"Name": "loss", "Regex": "loss: ("}]}, "the regex is not valid"),
+        ({"metric_definitions": [{"Name": "loss", "Regex": "loss: ("}]}, "is not valid: missing )"),
         ({"metric_definitions": "loss"}, "must be a list"),
         ({"dependencies": "lib"}, "dependencies must be a list, got 'lib'. Write ['lib']."),
         ({"dependencies": [3]}, "dependencies must be a list of strings, got 3"),
