@@ -101,7 +101,8 @@ def importance(record: TuningRecord) -> Plot:
         return style.nothing(title, "importance needs more completed trials")
     made, [axes] = style.figure(height=0.9 + 0.3 * len(found))
     names = sorted(found, key=lambda name: found[name])
-    axes.barh([style.short(name, 24) for name in names], [found[name] for name in names], color=style.colour(0))
+    axes.barh(range(len(names)), [found[name] for name in names], color=style.colour(0))
+    axes.set_yticks(range(len(names)), [style.short(name, 24) for name in names])
     style.label(axes, x="share of the metric's variance", title=title)
     return Plot(made, title)
 

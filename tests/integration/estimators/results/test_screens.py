@@ -32,6 +32,8 @@ FAULTS = """() => {
     // Tables without titles list facts, which may be sentences.
     if (cell.closest("table").tHead && lines > Math.max(3, own) + 0.5)
       found.push(`${lines.toFixed(1)} lines: ${text.slice(0, 60)}`);
+    if (content.getBoundingClientRect().width > cell.clientWidth + 1)
+      found.push(`over its neighbour: ${text.slice(0, 60)}`);
     if (cell.cellIndex === 0 && text.length >= 12) {
       const ruler = document.createElement("span");
       ruler.style.cssText = "display:inline-block;width:11ch";
@@ -67,6 +69,9 @@ def displays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     runs = {
         NAME: result("mpi", name=NAME, step_s=0.025, batch_size=32),
         "ParameterServer(2 servers of 4 cores each)": result("parameter_server", name="servers-1", step_s=0.05),
+        f"collective_all_reduce 2 × 1, no epochs, {NAME}-of-the-other-experiment": result(
+            "mpi", name="long-1", step_s=0.1
+        ),
         "broken": result("mpi", name="broken-1", events=[], state=failure),
     }
     with pytest.MonkeyPatch.context() as patch:
@@ -79,7 +84,11 @@ def displays(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
             estimator.fit(logs=False)
         tuner = HyperparameterTuner(
             estimator, "loss",
-            {"learning-rate": ContinuousParameter(0.1, 0.2), "optimizer": CategoricalParameter(["adam", "sgd"])},
+            {
+                "learning-rate": ContinuousParameter(0.1, 0.2),
+                "optimizer": CategoricalParameter(["adam", "sgd"]),
+                "weight_decay_of_the_schedule": ContinuousParameter(0.1, 0.2),
+            },
             objective_type="Minimize", strategy="Random", max_jobs=3, max_parallel_jobs=3,
         )  # fmt: skip
         tuner.fit()
