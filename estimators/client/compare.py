@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 import time
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from estimators.client.functions.remote import RemoteFunction
 from estimators.client.printing import LogPrinter, is_terminal, write_text
 from estimators.client.progress import JobProgress
 from estimators.client.training_job import TrainingJob
-from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError
+from estimators.job.errors import BackendError, ConfigurationError, JobUnreachableError, TrainingJobError, warn
 from estimators.job.inputs import Inputs
 from estimators.results.comparison.comparison import Comparison, Group
 from estimators.results.result import Result
@@ -89,7 +88,7 @@ def compare(
         found[index].append(_run(things[index], inputs, line, logs=logs))
     comparison = Comparison(_groups(found, given), prices=prices)
     for text in comparison.warnings:
-        warnings.warn(text, ComparisonWarning, stacklevel=2)
+        warn(text, ComparisonWarning)
     return comparison
 
 

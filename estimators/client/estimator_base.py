@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import os
-import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
@@ -28,6 +27,7 @@ from estimators.job.errors import (
     JobExistsError,
     PreflightWarning,
     UnsupportedError,
+    warn,
     with_users_frames_only,
 )
 from estimators.job.faults import Fault
@@ -400,7 +400,7 @@ class EstimatorBase:
             draft = self._draft(inputs, job_name, experiment, faults, source)
             draft.check()
             for warning in draft.warnings if not warned else ():
-                warnings.warn(warning, PreflightWarning, stacklevel=4)  # the caller of the decorated fit()
+                warn(warning, PreflightWarning)
             warned = True
             try:
                 # A job on SageMaker or on a dispatcher continues when this process ends.

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract.names import shown, unknown
-from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError
+from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError, warn
 from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
 
 
@@ -398,17 +397,13 @@ BY_NAME: Mapping[str, Argument] = {argument.name: argument for argument in ARGUM
 BY_V1_NAME: Mapping[str, Argument] = {item.v1_name: item for item in ARGUMENTS if item.v1_name is not None}
 
 
-def read_arguments(
-    given: Mapping[str, Any], *, constructor: str, owners: Iterable[Owner], stacklevel: int = 3
-) -> dict[str, Any]:
+def read_arguments(given: Mapping[str, Any], *, constructor: str, owners: Iterable[Owner]) -> dict[str, Any]:
     """Read the keywords of a constructor. Rename old names, and raise errors for unknown and refused arguments.
 
     Args:
         given: The keywords.
         constructor: The name of the constructor, for errors.
         owners: The owners of the arguments that the constructor accepts.
-        stacklevel: The stack level of the DeprecationWarning for old names. The warning must show the line of the
-            user's code.
 
     Returns:
         The values by the arguments' names in the SageMaker SDK 2.x. Refused arguments with neutral values are omitted.
@@ -429,11 +424,7 @@ def read_arguments(
                     f"{constructor}: {name} is the old name of {renamed.name}, and both are given "
                     f"({shown(given[name])} and {shown(given[renamed.name])}). Keep {renamed.name} only."
                 )
-            warnings.warn(
-                f"{name} is a name of the SageMaker SDK 1.x. Use {renamed.name}.",
-                DeprecationWarning,
-                stacklevel=stacklevel,
-            )
+            warn(f"{name} is a name of the SageMaker SDK 1.x. Use {renamed.name}.", DeprecationWarning)
             argument = renamed
         if argument is None:
             other = BY_NAME.get(name)

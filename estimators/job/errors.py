@@ -23,6 +23,7 @@ import contextlib
 import functools
 import sys
 import types
+import warnings
 from typing import TYPE_CHECKING, Any
 
 from container.contract.errors import ArgumentNameError as ArgumentNameError
@@ -55,12 +56,25 @@ def _in_ipython(error: BaseException) -> list[str]:
         error.__cause__, error.__suppress_context__ = cause, suppressed
 
 
+def warn(text: str, category: type[Warning] = UserWarning) -> None:
+    """Warn the user. Python then shows the line of the user's code that called fleetfit."""
+    level = 2  # the caller of this function
+    frame: types.FrameType | None = sys._getframe(1)
+    while frame is not None and _is_ours(frame):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, category, stacklevel=level)
+
+
+def _is_ours(frame: types.FrameType) -> bool:
+    return str(frame.f_globals.get("__name__")).partition(".")[0] in _NOT_THE_USERS
+
+
 def _users_frames(error: BaseException) -> types.TracebackType | None:
     """Return a traceback that contains only the user's frames, without the frames of fleetfit and the notebook."""
     frames = []
     trace = error.__traceback__
     while trace is not None:
-        if str(trace.tb_frame.f_globals.get("__name__")).partition(".")[0] not in _NOT_THE_USERS:
+        if not _is_ours(trace.tb_frame):
             frames.append(trace)
         trace = trace.tb_next
     made = None

@@ -7,7 +7,6 @@ import dataclasses
 import re
 import sys
 import time
-import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from estimators.job.errors import (
     PreflightWarning,
     TuningJobError,
     UnsupportedError,
+    warn,
 )
 from estimators.job.inputs import Inputs
 from estimators.job.naming import base_of_name
@@ -360,7 +360,7 @@ class HyperparameterTuner:
         spec, draft = self._draft(name, inputs)
         draft.check()
         for warning in draft.warnings:
-            warnings.warn(warning, PreflightWarning, stacklevel=4)
+            warn(warning, PreflightWarning)
 
         def fill(template: JobRecord) -> None:
             backend = backends.load(draft.options.backend)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from pathlib import Path
 
 from container import launchers
@@ -16,7 +15,7 @@ from estimators.backends.docker.options import ContainerOptions
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.toolkit import IMAGE, TOOLKIT_LABEL, outdated
 from estimators.job import fleets
-from estimators.job.errors import PreflightWarning
+from estimators.job.errors import PreflightWarning, warn
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 
@@ -34,11 +33,10 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> list[str]:
         return ["no NVIDIA GPU was found on this machine. Use 'local', which runs the same containers without a GPU."]
     image = engine.image(image_of(spec))
     if outdated(image.labels):
-        warnings.warn(
+        warn(
             f"image {image_of(spec)!r} contains another version of fleetfit's toolkit than the version "
             "installed here. Run `fleetfit image build`, which takes seconds.",
             PreflightWarning,
-            stacklevel=4,
         )
     mountable = os.geteuid() == 0 or not local.mounted(spec) or others_may_read_mounts()
     return refusals(spec, options, image, mountable=mountable)
