@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
@@ -46,6 +48,37 @@ _CURVE, _SHOWN = 240, 4
 _RECENT = 5
 
 
+#: Matches the number of an epoch, and the loss, in a line that a script prints.
+_EPOCH = re.compile(r"\b[Ee]poch[ :=]*(\d{1,9}) ?(?:/|of) ?(\d{1,9})\b")
+_LOSS = re.compile(r"(?<![\w-])loss[ :=]+(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Told:
+    """An epoch that the script has printed.
+
+    Attributes:
+        epoch: The number of the epoch.
+        epochs: The total number of epochs.
+        began: The time and the number of the first epoch that was printed.
+        time: The time at which this epoch was printed, in seconds since the epoch.
+        begins: Whether the line was printed at the beginning of the epoch, as Keras does.
+    """
+
+    epoch: int
+    epochs: int
+    began: tuple[float, int]
+    time: float
+    begins: bool
+
+    def seconds_left(self, now: float) -> float | None:
+        """Return the estimated remaining time in seconds, or None if the time is unknown."""
+        if self.epoch == self.began[1]:
+            return None
+        each_s = (self.time - self.began[0]) / (self.epoch - self.began[1])
+        return max(0.0, (self.epochs - self.epoch + self.begins) * each_s - (now - self.time))
+
+
 class JobProgress:
     """The progress of a job.
 
@@ -68,6 +101,9 @@ class JobProgress:
         self._printed = False
         self._metrics: dict[str, float] = {}
         self._within: dict[str, Any] = {}  # the epoch that has not ended: its number, its last step, and more
+        self._epoch_s: float | None = None  # duration of the last epoch
+        self._told: _Told | None = None
+        self._told_loss: float | None = None
         self._rate: float | None = None  # steps per second in the last epoch
         self._reached: list[tuple[float, float]] = []  # times, and numbers of epochs or steps finished at these times
         self.loss: list[float] = []
@@ -97,7 +133,7 @@ class JobProgress:
         elif event.kind == "steps" and event.rank in (None, 0):
             seconds = event.data.get("seconds") or 0.0
             self._rate = event.data["steps"] / seconds if seconds > 0 else None
-            self._within = {}
+            self._within, self._epoch_s = {}, seconds if self._unit == "epoch" else None
             # An elastic training calls Keras for each epoch, so that the number of epochs is the current epoch.
             if self._totals["epoch"] is None and event.data.get("epochs", 0) > event.data["epoch"]:
                 self._totals["epoch"] = int(event.data["epochs"])
@@ -114,14 +150,36 @@ class JobProgress:
                     self._reached = []  # the script has started to count again
                 self._reached = [*self._reached[-_RECENT:], (metric.time, metric.value)]
             if metric.name == self._loss_name:
-                self.loss.append(metric.value)
-                if len(self.loss) > 2 * _CURVE:
-                    self.loss = self.loss[::2]
+                self._plot(metric.value)
+
+    def _plot(self, loss: float) -> None:
+        self.loss.append(loss)
+        if len(self.loss) > 2 * _CURVE:
+            self.loss = self.loss[::2]
 
     def _begin(self, attempt: int) -> None:
         if attempt > self._attempt:  # forget the progress of earlier attempts
             self._attempt, self._phase, self._printed, self._reached, self._rate = attempt, "", False, [], None
-            self._metrics, self._within = {}, {}
+            self._metrics, self._within, self._epoch_s, self._told, self._told_loss = {}, {}, None, None, None
+
+    def read(self, text: str, time: float) -> None:
+        """Read a line that the script has printed, such as ``Epoch 3/40`` or ``loss: 0.25``.
+
+        The values are only used while the script reports no epochs and no loss itself.
+
+        Args:
+            text: The line.
+            time: The time of the line, in seconds since the epoch.
+        """
+        if found := _EPOCH.search(text):
+            epoch, epochs = int(found[1]), int(found[2])
+            begun = self._told.began if self._told is not None and self._told.epoch < epoch else (time, epoch)
+            if 0 < epoch <= epochs and (self._told is None or self._told.epoch != epoch):
+                self._told = _Told(epoch, epochs, begun, time, begins=found[0] == text.strip())
+        if losses := _LOSS.findall(text):
+            self._told_loss = float(losses[-1])
+            if self._loss_name is None:
+                self._plot(self._told_loss)
 
     def stand(self, secondary_status: str, message: str) -> None:
         """Set the job's secondary status and the status message."""
@@ -163,18 +221,27 @@ class JobProgress:
         return "loss" if "loss" in named else named[0] if named else None
 
     @property
+    def _reported(self) -> float | None:
+        """Return the number of finished epochs or steps that the script has reported, or None."""
+        return self._metrics.get(self._unit)
+
+    @property
     def done(self) -> float | None:
         """Return the number of finished epochs or steps, or None if the number is unknown."""
-        return self._metrics.get(self._unit)
+        if self._reported is None and self._told is not None:
+            return self._told.epoch - self._told.begins
+        return self._reported
 
     @property
     def total(self) -> int | None:
         """Return the total number of epochs or steps, or None if the number is unknown."""
+        if self._reported is None and self._told is not None:
+            return self._told.epochs
         return self._totals[self._unit]
 
     def _current(self) -> dict[str, Any] | None:
         """Return the last report about the epoch that has not ended, or None if there is no such report."""
-        if not self._within or self._unit != "epoch" or self._within["epoch"] <= (self.done or 0):
+        if not self._within or self._unit != "epoch" or self._within["epoch"] <= (self._reported or 0):
             return None
         return self._within
 
@@ -184,9 +251,13 @@ class JobProgress:
         Args:
             now: The current time, in seconds since the epoch.
         """
+        if self._reported is None and self._current() is None and self._told is not None:
+            return self._told.seconds_left(now)
         if self.total is None:
             return None
-        if self.done is None or len(self._reached) < 2:
+        if len(self._reached) == 1 and self._current() is None and self._epoch_s and self._reached[0][1] < self.total:
+            return max(0.0, (self.total - self._reached[0][1]) * self._epoch_s - (now - self._reached[0][0]))
+        if self._reported is None or len(self._reached) < 2:
             within = self._current()
             if within is None or not within["step"] or not within.get("steps"):
                 return None
@@ -209,12 +280,14 @@ class JobProgress:
         """
         if self.interrupted:
             return [self.interrupted]
-        found, others = [self.stage], []
+        found, others, rate = [self.stage], [], ""
         if self._status == SecondaryStatus.TRAINING:
             within = self._current()
-            done = within["epoch"] if within is not None else self.done
+            done = within["epoch"] if within is not None else self._reported
             if done is not None:
                 found.append(f"{self._unit} {done:,.0f}{_of(self.total)}")
+            elif self._told is not None:
+                found.append(f"epoch {self._told.epoch:,}{_of(self._told.epochs)}")
             if within is not None:
                 found.append(f"step {within['step']:,}{_of(within.get('steps'))}")
             names = [name for name in self._metrics if name not in _TOTALS and not name.endswith("_per_second")]
@@ -225,11 +298,14 @@ class JobProgress:
                 others = others[self._loss_name is not None :]
             elif self._loss_name is not None:
                 found.append(others.pop(0))
-            if self._rate:
-                found.append(f"{number_text(self._rate)} steps/s")
+            elif self._told_loss is not None:
+                found.append(f"loss {number_text(self._told_loss)}")
+            if (left := self.seconds_left(now)) is not None and left >= 0.5:
+                found.append(f"about {_whole_seconds(left)} to go")
+            rate = f"{number_text(self._rate)} steps/s" if self._rate else ""
+        if rate:
+            found.append(rate)
         found.append(_whole_seconds(max(0.0, now - self._began)))
-        if (left := self.seconds_left(now)) is not None:
-            found.append(f"about {_whole_seconds(left)} to go")
         return found + others
 
 

@@ -9,7 +9,7 @@ import signal
 import stat
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import IO, TYPE_CHECKING, Any
 
 from estimators.client import ipc_client
@@ -37,6 +37,8 @@ _LINE_SECONDS = 0.25
 #: Pause between two reads of the logs of a job that prints continuously, in seconds. Without the pause, this process
 #: would take CPU time from a job on the same machine.
 _BREATH_SECONDS = 0.005
+#: The number of a group's last lines from which the progress is read.
+_READ = 50
 #: Time after the script's grace period in which the supervisor must end the job, in seconds. Then the supervisor is
 #: killed.
 ENDING_SECONDS = 15.0
@@ -107,8 +109,8 @@ class JobDisplay:
         else:
             self._show_progress()
 
-    def _notice(self, lines: Iterable[LogLine]) -> None:
-        """Record that the script is running if a rank has printed a line.
+    def _notice(self, lines: Sequence[LogLine]) -> None:
+        """Record that the script is running if a rank has printed a line, and read the progress from the lines.
 
         TensorFlow's start-up lines do not count.
         """
@@ -118,6 +120,12 @@ class JobDisplay:
             and any(line.rank is not None and not is_startup(line.data) for line in lines)
         ):
             self.progress.printed()
+            self._shown_at = float("-inf")  # show the new stage before the line
+            self._show_progress()
+        if self.progress is not None:
+            told = [one for one in lines if (b"poch" in one.data or b"loss" in one.data) and one.rank in (None, 0)]
+            for line in told[-_READ:]:
+                self.progress.read(line.data.decode("utf-8", "replace"), line.time_ns / 1e9)
 
     def _show_progress(self) -> None:
         """Show the job's progress. Calls within 0.25 seconds after the last display do nothing."""

@@ -67,13 +67,28 @@ def test_a_long_epoch_shows_its_steps_before_it_ends() -> None:
     progress.take([phase("first_step")])
     progress.take([event("within_epoch", 6.0, epoch=1, epochs=4, step=50, steps=200, seconds=5.0, loss=0.7)])
     assert progress.parts(8.0) == [
-        "training", "epoch 1 of 4", "step 50 of 200", "loss 0.7", "10 steps/s", "8 s", "about 73 s to go",
+        "training", "epoch 1 of 4", "step 50 of 200", "loss 0.7", "about 73 s to go", "10 steps/s", "8 s",
     ]  # fmt: skip
     progress.take([event("steps", 21.0, epoch=1, epochs=4, steps=200, seconds=20.0)])
     progress.take([metric("loss", 0.5, 21.0), metric("epoch", 1, 21.0)])
-    assert progress.parts(22.0)[:3] == ["training", "epoch 1 of 4", "loss 0.5"]
+    assert progress.parts(22.0)[:4] == ["training", "epoch 1 of 4", "loss 0.5", "about 59 s to go"]
     progress.take([event("within_epoch", 27.0, epoch=2, step=60, seconds=6.0)])
     assert progress.parts(27.0)[:4] == ["training", "epoch 2 of 4", "step 60", "loss 0.5"]
+
+
+def test_epochs_and_losses_of_scripts_that_only_print_them() -> None:
+    keras, torch = training(), training()
+    for progress in (keras, torch):
+        progress.printed()
+    for epoch in (1, 2, 3):
+        keras.read(f"Epoch {epoch}/10", 10.0 * epoch)
+        keras.read("100/100 - 1s - 9ms/step - accuracy: 0.5 - loss: 0.4432 - val_loss: 0.6", 10.0 * epoch + 9)
+        torch.read(f"epoch {epoch}/10 loss {1 / epoch:.3f}", 10.0 * epoch)
+    assert keras.parts(32.0) == ["running", "epoch 3 of 10", "loss 0.4432", "about 78 s to go", "32 s"]
+    assert torch.parts(32.0) == ["running", "epoch 3 of 10", "loss 0.333", "about 68 s to go", "32 s"]
+    assert torch.loss == [1.0, 0.5, 0.333]
+    torch.take([metric("epoch", 7.0), metric("loss", 0.25)])  # reported values count more
+    assert torch.parts(33.0)[:3] == ["training", "epoch 7", "loss 0.25"]
 
 
 def test_epochs_loss_rate_and_the_time_to_go() -> None:
@@ -87,7 +102,7 @@ def test_epochs_loss_rate_and_the_time_to_go() -> None:
     assert progress.loss == [1.0, 0.5, 1 / 3]
     assert progress.seconds_left(34.0) == 66.0
     assert progress.parts(34.0) == [
-        "training", "epoch 3 of 10", "loss 0.3333", "25 steps/s", "34 s", "about 66 s to go", "accuracy 0.9",
+        "training", "epoch 3 of 10", "loss 0.3333", "about 66 s to go", "25 steps/s", "34 s", "accuracy 0.9",
     ]  # fmt: skip
     progress.stand("Uploading", "")
     assert progress.parts(300.0)[0] == "saving the outputs" and progress.parts(300.0)[1] == "5 min 00 s"
@@ -96,7 +111,7 @@ def test_epochs_loss_rate_and_the_time_to_go() -> None:
 def test_steps_are_counted_where_there_are_no_epochs() -> None:
     progress = training(**{"max-steps": 200})
     progress.take([metric("step", 50.0, 5.0), metric("step", 100.0, 10.0)])
-    assert progress.parts(10.0) == ["training", "step 100 of 200", "10 s", "about 10 s to go"]
+    assert progress.parts(10.0) == ["training", "step 100 of 200", "about 10 s to go", "10 s"]
     progress.take([metric("step", 200.0, 20.0)])
     assert progress.seconds_left(20.0) is None
 
