@@ -36,7 +36,9 @@ _CONSEQUENCES = (
 _HEADLINE = 300
 #: If a message's first line ends with one of these, the message continues on later lines.
 _OPENING = ("(", "[", "{")
-
+#: Matches a first line that only says where an exception was caught.
+_WRAPPER = re.compile(r"(?P<kind>[\w.]+): (?:(?P<tensorflow>in user code:)|Exception encountered when calling .*)$")
+_BOLD = re.compile(r"\x1b\[\d*m")
 
 IMPORTER_GONE = (
     "Either the kernel killed that process because memory ran out (see `dmesg`), or a `kill -9` ended it. With "
@@ -199,6 +201,10 @@ def _exception_line(traceback: str | None) -> str | None:
     if first is None:
         return next((cut(line.strip(), _HEADLINE) for line in lines[::-1] if not line.startswith((" ", "\t"))), None)
     said = lines[first].strip()
+    if (wrapper := _WRAPPER.match(said)) is not None and first + 1 < len(lines):
+        # TensorFlow shows the cause in the last line, and Keras in the next line, in bold.
+        cause = lines[-1] if wrapper["tensorflow"] else f"{wrapper['kind']}: {_BOLD.sub('', lines[first + 1]).strip()}"
+        return cut(cause.strip(), _HEADLINE)
     if said.endswith(_OPENING) and first + 1 < len(lines):
         # The sentence contains a printed value, possibly of many lines; the sentence continues after the value.
         said = f"{said[:200]} … {lines[-1].strip()}"

@@ -67,12 +67,18 @@ def add(subparsers: Any) -> None:
     parser.set_defaults(run=run, words={"entry_point": "--script"})
 
 
+#: Options that only affect runs of a script.
+_ONLY_RUNS = ("strategy", "framework", "source-dir", "hyperparameters", "input", "logs")
+
+
 def run(args: argparse.Namespace) -> int:
     """Compare jobs, or run a script under several strategies and compare the runs."""
     from estimators.client.compare import ComparisonWarning, compare
 
     if bool(args.jobs) == bool(args.script):
         raise ConfigurationError("compare: give the names of jobs, or --script and at least one --strategy.")
+    if args.jobs and (given := [f"--{name}" for name in _ONLY_RUNS if getattr(args, name.replace("-", "_"))]):
+        raise ConfigurationError(f"{given[0]} is only for --script: the jobs have already run.")
     prices = _prices(args.price)
     parsing.check_file("--report", args.report)
     with warnings.catch_warnings():

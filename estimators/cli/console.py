@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 import time
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from estimators.results.tables import terminal_width
 _STATUS_STYLES = {
     "Completed": "green", "Failed": "red", "Stopped": "yellow", "Stopping": "yellow", "InProgress": "cyan",
 }  # fmt: skip
+_CODES = {"green": 32, "red": 31, "yellow": 33, "cyan": 36}
+#: Matches a state in a cell, which two spaces separate from other cells.
+_STATE = re.compile(rf"(?<=  )(?:{'|'.join(_STATUS_STYLES)})(?=  |$)", re.MULTILINE)
 #: Smallest ages, in seconds, that are shown in minutes, hours and days. Later ages are shown as a date.
 _UNITS = ((60.0, "min"), (3600.0, "h"), (86_400.0, "d"))
 _DATE_FROM_S = 30 * 86_400.0
@@ -116,6 +120,13 @@ def table(
     with console.capture() as captured:
         console.print(made)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def with_states_coloured(text: str) -> str:
+    """Colour the states in the cells of a table, and at the end of a title, if standard output shows colours."""
+    if not coloured():
+        return text
+    return _STATE.sub(lambda found: f"\x1b[{_CODES[_STATUS_STYLES[found[0]]]}m{found[0]}\x1b[0m", text)
 
 
 def when(seconds: float | None) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from estimators.cli import Exit, console, horovodrun, jobnames, parsing
 from estimators.job import fleets
+from estimators.job.errors import ConfigurationError
 
 _RESIZE_EXAMPLES = """\
 examples:
@@ -48,7 +49,7 @@ def add(subparsers: Any) -> None:
     what.add_argument("--remove", metavar="HOST", help="remove a host")
     what.add_argument("--interrupt", metavar="HOST", help="simulate a spot interruption of a host")
     resize.add_argument(
-        "--notice", type=parsing.whole, default=120, metavar="S",
+        "--notice", type=parsing.whole, metavar="S",
         help="seconds between the notice and the interruption (default: 120)",
     )  # fmt: skip
     resize.set_defaults(run=run_resize)
@@ -126,6 +127,8 @@ def run_resize(args: argparse.Namespace) -> int:
     """Show or change the hosts of an elastic job."""
     from estimators.client.training_job import TrainingJob
 
+    if args.notice is not None and args.interrupt is None:
+        raise ConfigurationError("--notice is only for --interrupt.")
     job = TrainingJob.attach(jobnames.resolve(args.job))
     if args.add is not None:
         console.say(f"started: {', '.join(job.add_hosts(args.add))}")
@@ -140,8 +143,9 @@ def run_resize(args: argparse.Namespace) -> int:
         job.remove_host(args.remove)
         console.say(f"{args.remove} leaves the job")
     elif args.interrupt is not None:
-        job.interrupt(args.interrupt, float(args.notice))
-        console.say(f"{args.interrupt} is interrupted in {args.notice} s")
+        notice = 120 if args.notice is None else args.notice
+        job.interrupt(args.interrupt, float(notice))
+        console.say(f"{args.interrupt} is interrupted in {notice} s")
     else:
         for host in job.membership:
             ranks = ", ".join(str(rank) for rank in host["ranks"])

@@ -375,7 +375,12 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
             "devices with --option devices=…."
         )
     if processes is not None and STRATEGIES[name] != "mirrored":
-        values.setdefault("processes_per_host", processes)
+        each = values.setdefault("processes_per_host", processes)
+        if each != processes:
+            raise ConfigurationError(
+                f"--processes {processes} and --option processes_per_host={each} contradict each other. Leave one of "
+                "them out."
+            )
     if not STRATEGIES[name]:
         if values and values != {"processes_per_host": 1}:
             wanted = "--processes" if "processes_per_host" in values else "--option"

@@ -6,7 +6,7 @@ import argparse
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, jobargs, parsing
-from estimators.job.errors import ConfigurationError, TuningJobError
+from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
@@ -197,21 +197,22 @@ def run_tuning(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(describe(record))
         return Exit.OK
-    console.out(f"{record.name}  {record.status()['HyperParameterTuningJobStatus']}\n{summary(record)}")
+    title = f"{record.name}  {record.status()['HyperParameterTuningJobStatus']}"
+    console.out(console.with_states_coloured(f"{title}\n{summary(record)}"))
     if (held_up := held_up_by(record)) is not None:
         console.say(held_up)
     head, rows = cells(record, sorted_rows(record))
     width = tables.terminal_width()
     if width is not None:  # leave out the jobs' names; the trials' numbers identify the trials
         head, rows = head[:-1], [row[:-1] for row in rows]
-    console.out(tables.numbers(head, rows, width))
+    console.out(console.with_states_coloured(tables.numbers(head, rows, width)))
     return Exit.OK
 
 
 def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
     from estimators.tuning import running
     from estimators.tuning.analytics import describe
-    from estimators.tuning.display import LiveTable
+    from estimators.tuning.display import LiveTable, failure
     from estimators.tuning.display import report as write_report
 
     with LiveTable(record, quiet=as_json) as live:
@@ -227,7 +228,7 @@ def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
         console.out(f"best: {best['TrainingJobName']}  {values}")
     state = status["HyperParameterTuningJobStatus"]
     if state == "Failed":
-        raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
+        raise failure(record, status)
     return Exit.STOPPED if state == "Stopped" else Exit.OK
 
 
@@ -249,6 +250,8 @@ def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTune
             given[name] = ranges.parse(text)
         except ConfigurationError as error:
             raise ConfigurationError(f"--range {name}: {error}") from None
+    if both := sorted(given.keys() & estimator.hyperparameters().keys()):
+        raise ConfigurationError(f"{both[0]} has a --range and a value. Leave one of them out.")
     resources = None
     if args.max_resource is not None or args.min_resource is not None:
         least = args.min_resource or 1

@@ -7,6 +7,7 @@ import math
 import os
 import queue
 import shlex
+import shutil
 import subprocess
 import threading
 import time
@@ -295,6 +296,9 @@ def _checked_command(command: Any) -> list[str] | None:
         )
     if not (words := rules.words()("NotifyCallback(command=…)", command)):
         raise rules.refuse("NotifyCallback(command=…)", "a list of strings that is not empty", command)
+    if shutil.which(words[0]) is None:
+        scheme = " URLs must begin with http:// or https://." if "://" in words[0] else ""
+        raise ConfigurationError(f"NotifyCallback(command=…): there is no program {shown(words[0])}.{scheme}")
     return list(words)
 
 

@@ -155,6 +155,8 @@ def find_problems(request: Mapping[str, Any]) -> Iterator[str]:
 
 def job_name_problem(name: Any) -> str | None:
     """Return a text that explains why a job's name is not valid. Return None if the name is valid."""
+    if name == "last":
+        return "'last' means the newest job in commands, so no job may have this name."
     return next(_problems("TrainingJobName", name, local=True, path="TrainingJobName"), None)
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from estimators.client.printing import say, write_text
+from estimators.job.errors import FleetfitError, TrainingJobError, TuningJobError
 from estimators.job.text import columns_of, visible
 from estimators.records.private_files import explained
 from estimators.results.html import render
@@ -27,6 +29,8 @@ _MOST_ROWS = 30
 _LIVE_ROWS = 15
 #: The columns of the table on a terminal that are omitted if the table is too wide, the least important one first.
 _DROPPED = ("job", "reports", "time")
+#: The title of the column that contains all hyperparameters.
+_TOGETHER = "hyperparameters"
 #: The colours of the statuses. All are readable on white and on black.
 _COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
@@ -74,6 +78,20 @@ def summary(record: TuningRecord) -> str:
     if end is not None:
         text += f"; {seconds_text(end - status['CreationTime'])}"
     return text
+
+
+def failure(record: TuningRecord, status: Mapping[str, Any]) -> TuningJobError:
+    """Return the error for a tuning job that has failed. Its message ends with the last failed trial's own message."""
+    text = f"tuning job {record.name!r} failed: {status.get('FailureReason')}"
+    failed = [row for row in record.trials() if row["state"] == "Failed"]
+    if failed and not record.is_managed:
+        from estimators.client.training_job import TrainingJob
+
+        with contextlib.suppress(FleetfitError, OSError):
+            job = TrainingJob.attach(max(failed, key=lambda row: row["ended"] or 0.0)["job"], record.home)
+            if job.failure is not None:
+                text += "\n" + str(TrainingJobError(job, job.failure)).partition("\n")[2]
+    return TuningJobError(text.rstrip("\n"))
 
 
 def sorted_rows(record: TuningRecord) -> list[dict[str, Any]]:
@@ -239,31 +257,45 @@ class LiveTable(TrialLines):
 
         rows = sorted_rows(self.record)
         head, texts = cells(self.record, rows[:_LIVE_ROWS])
-        head, *texts = fitting([head, *texts], self._live.console.width)
+        head, *texts = fitting([head, *texts], self._live.console.width, len(self.record.spec.ranges))
         more = f", and {len(rows) - _LIVE_ROWS} more" if len(rows) > _LIVE_ROWS else ""
         table = Table(title=Text(visible(f"{self.record.name}: {summary(self.record)}{more}")), title_justify="left")
         for place, title in enumerate(head):
-            left = place < 2 or title == _DROPPED[0]
-            table.add_column(Text(visible(title)), justify="left" if left else "right", no_wrap=True)
+            left = place < 2 or title in (_DROPPED[0], _TOGETHER)
+            table.add_column(Text(visible(title)), justify="left" if left else "right", no_wrap=title != _TOGETHER)
         for row, line in zip(rows, texts, strict=False):
-            style = {"Completed": "", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
-            table.add_row(*(Text(visible(text)) for text in line), style=style)
+            style = {"Completed": "green", "Running": "cyan", "Failed": "red"}.get(row["state"], "dim")
+            shown = [Text(visible(text)) for text in line]
+            shown[1].stylize(style)
+            table.add_row(*shown)
         return table
 
 
-def fitting(lines: list[list[str]], width: int) -> list[list[str]]:
-    """Return the lines of a table without the columns that do not fit in the width of the terminal.
+def fitting(lines: list[list[str]], width: int, parameters: int) -> list[list[str]]:
+    """Return the lines of a table of trials so that they fit in the width of the terminal.
+
+    The least important columns are omitted. If this does not suffice, the hyperparameters share a column.
 
     Args:
         lines: The titles of the columns, then the texts of each row.
         width: The width of the terminal, in columns.
+        parameters: The number of columns of hyperparameters, which begin after the third column.
     """
+
+    def fits() -> bool:
+        return sum(max(map(columns_of, column)) + 3 for column in zip(*lines, strict=True)) + 1 <= width
+
     for title in _DROPPED:
-        if sum(max(map(columns_of, column)) + 3 for column in zip(*lines, strict=True)) + 1 <= width:
-            break
+        if fits():
+            return lines
         place = len(lines[0]) - 1 - lines[0][::-1].index(title)  # a hyperparameter may have the same name
         lines = [[*line[:place], *line[place + 1 :]] for line in lines]
-    return lines
+    if fits() or parameters < 2:
+        return lines
+    end = 3 + parameters
+    names = lines[0][3:end]
+    together = [_TOGETHER, *(", ".join(map("{}={}".format, names, line[3:end])) for line in lines[1:])]
+    return [[*line[:3], text, *line[end:]] for line, text in zip(lines, together, strict=True)]
 
 
 class NotebookDisplay(TrialLines):

@@ -21,12 +21,12 @@ from estimators.client.estimator import Estimator, TensorFlow
 from estimators.client.prepared_job import Draft
 from estimators.client.printing import in_jupyter, write_text
 from estimators.client.training_job import TrainingJob
+from estimators.client.waiting import told_interrupt
 from estimators.job.errors import (
     ConfigurationError,
     JobExistsError,
     JobNotFoundError,
     PreflightWarning,
-    TuningJobError,
     UnsupportedError,
     warn,
 )
@@ -43,7 +43,7 @@ from estimators.tuning.config import (
     WarmStartConfig,
     WarmStartTypes,
 )
-from estimators.tuning.display import NotebookDisplay, TrialLines
+from estimators.tuning.display import NotebookDisplay, TrialLines, failure
 from estimators.tuning.fleet import SharedFleetConfig
 from estimators.tuning.plan import TuningPlan
 from estimators.tuning.record import TuningRecord
@@ -573,10 +573,11 @@ class HyperparameterTuner:
         try:
             status = running.wait(record, show.changed, timeout, env=self._env())
         except KeyboardInterrupt:
-            write_text(sys.stderr, f"tuning job {record.name} goes on; stop_tuning_job() ends it.\n")
-            raise
+            text = f"tuning job {record.name} continues; stop_tuning_job() stops it."
+            write_text(sys.stderr, f"{text}\n")
+            raise told_interrupt(text) from None
         if status["HyperParameterTuningJobStatus"] == "Failed":
-            raise TuningJobError(f"tuning job {record.name!r} failed: {status.get('FailureReason')}")
+            raise failure(record, status)
 
     def best_training_job(self) -> str:
         """Return the name of the training job of the best trial so far.

@@ -92,6 +92,8 @@ def check(function: Any) -> None:
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func
+    if not callable(inner):
+        raise ConfigurationError(f"{shown(inner)} is not a function.")
     if hasattr(inner, "wrapped_func"):
         raise ConfigurationError(
             f"entry_point: {name_of(inner)}() is decorated with @remote, so the job would only start another job. "

@@ -170,7 +170,8 @@ def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | 
         return None
     first = min(found, key=lambda item: item[:2])[2]
     error: BaseException = first["error"]
-    error.__cause__ = RemoteTraceback(first["text"])
+    place = ", ".join(part for part in (f"training job {record.name}", failure.host, failure.process) if part)
+    error.__cause__ = RemoteTraceback(f"{first['text'].rstrip()}\n\n{place}; logs: {record.hosts_dir}\n")
     return error
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract.names import suggests_arguments
 from estimators.client.trackers.base import TrackedRun, TrackedValue, Tracker, parameters_of, user_folder
+from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
@@ -36,6 +37,8 @@ class TensorBoardCallback(Tracker):
     ) -> None:
         super().__init__(ranks=ranks, patience=patience)
         self._folder = user_folder(folder)
+        if os.path.exists(self._folder) and not os.path.isdir(self._folder):
+            raise ConfigurationError(f"TensorBoardCallback(folder=…): {self._folder} is not a folder.")
 
     def place(self) -> str:
         """Return the folder that contains the jobs' folders."""

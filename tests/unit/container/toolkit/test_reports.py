@@ -79,6 +79,22 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
     assert not reports.is_consequence(one)
 
 
+@pytest.mark.parametrize(
+    ("message", "headline"),
+    [
+        ("in user code:\n\n    File x\n\n    ValueError: the shapes differ", "ValueError: the shapes differ"),
+        (
+            "Exception encountered when calling Dense.call().\n\n\x1b[1mInput 0 does not fit\x1b[0m\n\nArguments: x",
+            "ValueError: Input 0 does not fit",
+        ),
+    ],
+)
+def test_the_headline_of_keras_is_the_cause(message: str, headline: str) -> None:
+    text = TRACEBACK.replace("ValueError: no data", f"ValueError: {message}")
+    found = reports.of_member(member(text, exit_code=1), "algo-1").message
+    assert found == f"{headline} (exited with code 1)"
+
+
 def test_what_times_out_apart_from_collectives_keeps_its_words() -> None:
     text = TRACEBACK.replace("no data", "Timed out waiting 2000ms for recv operation to complete")
     failure = reports.of_member(member(text, exit_code=1, exception=exception(text)), "algo-2")

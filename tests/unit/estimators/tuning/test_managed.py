@@ -183,6 +183,8 @@ def test_a_table_that_is_too_wide_for_the_terminal_loses_its_least_important_col
         ["trial", "state", "loss", "time", "reports", "time", "job"],
         ["12", "Completed", "0.1234", "5", "1", "3.21 s", "tune-261127-16013591-012-d799"],
     ]
-    assert fitting(lines, 100) == lines
-    assert [line[-1] for line in fitting(lines, 60)] == ["time", "3.21 s"]
-    assert fitting(lines, 20) == [["trial", "state", "loss", "time"], ["12", "Completed", "0.1234", "5"]]
+    assert fitting(lines, 100, 1) == lines
+    assert [line[-1] for line in fitting(lines, 60, 1)] == ["time", "3.21 s"]
+    assert fitting(lines, 20, 1) == [["trial", "state", "loss", "time"], ["12", "Completed", "0.1234", "5"]]
+    lines = [["trial", "state", "loss", "lr", "units", "reports", "time", "job"], [*lines[1][:4], "64", *lines[1][4:]]]
+    assert fitting(lines, 30, 2)[1] == ["12", "Completed", "0.1234", "lr=5, units=64"]
