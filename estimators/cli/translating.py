@@ -57,6 +57,9 @@ _TEXTS = {
     "framework_version and py_version": "framework_version and py_version in a job file (-f)",
     "'multi_worker_mirrored_strategy'": "'collective_all_reduce'",
     "simulate() ": "`fleetfit simulate` ",
+    "NotifyCallback(command=…)": "--notify",
+    "NotifyCallback(url=…)": "--notify",
+    "TensorBoardCallback(folder=…)": "--track",
 }
 
 

@@ -264,8 +264,8 @@ ARGUMENTS: tuple[Argument, ...] = (
         name="checkpoint_local_path",
         treatment=_CHANGED,
         accepts=_PATH,
-        note=f"{PROCESSES} refuses other values than '/opt/ml/checkpoints'. The script finds its checkpoints in the "
-        "folder that SM_CHECKPOINT_DIR names",
+        note=f"with checkpoint_s3_uri, {PROCESSES} refuses other values than '/opt/ml/checkpoints'. The script finds "
+        "its checkpoints in the folder that SM_CHECKPOINT_DIR names",
     ),
     # observability
     Argument(

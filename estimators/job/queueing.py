@@ -54,7 +54,7 @@ class ComputeResources:
     def __str__(self) -> str:
         """Return a text such as ``2 cores, 1 GPU, 4 GB``."""
         parts = [
-            f"{amount:g} {unit}{'s' if amount != 1 and unit != 'GB' else ''}"
+            f"{amount:.3g} {unit}{'s' if amount != 1 and unit != 'GB' else ''}"
             for amount, unit in ((self.cores, "core"), (self.gpus, "GPU"), (self.memory_gb, "GB"))
             if amount
         ]

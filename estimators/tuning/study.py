@@ -398,7 +398,7 @@ class Tuning:
         told = f"but reported {', '.join(others[:8])}" if others else "nor any other metric"
         about = f"metric {self.spec.metric!r}: "
         if (found := next((one for one in statuses.noticed(status) if one.startswith(about)), None)) is not None:
-            return f"{text}: {found.removeprefix(about)}"
+            return f"{text}, {told}: {found.removeprefix(about)}"
         remedy = "Call cluster.report() in the script, or find the metric in the logs with metric_definitions"
         return f"{text}, {told}. {remedy} (fleetfit tune: -m)."
 

@@ -345,6 +345,7 @@ class Cluster(Ranks[TensorCollectives]):
                 *self.callbacks(checkpointer, validation=validation, validation_parse=parse),
                 *callbacks,
             ],
+            shuffle=False,  # the dataset shuffles; with True, Keras 3 warns that it does not
             verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
         )
         names = list(found.history)

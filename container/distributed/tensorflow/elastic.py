@@ -448,6 +448,7 @@ class ElasticCluster(Cluster):
                         initial_epoch=state.epoch,
                         epochs=epochs,
                         callbacks=[*ours, *lasting, commits],
+                        shuffle=False,
                         verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
                     )
                     history.append({name: float(values[-1]) for name, values in found.history.items() if values})
