@@ -326,6 +326,9 @@ def test_hyperparameters_are_tried_once_and_a_space_that_is_used_up_ends_the_stu
 def test_a_metric_that_is_never_reported_ends_the_study(script: Path, home: Path) -> None:
     searched = tuner(script, {"note": CategoricalParameter(["a", "b", "c"])}, strategy="Grid", max_parallel_jobs=1,
                      hyperparameters={"mode": "silent"})  # fmt: skip
-    with pytest.raises(TuningJobError, match=r"never reported 'score', nor any other metric: the regex .* matched no line of the output"):
+    with pytest.raises(
+        TuningJobError,
+        match=r"never reported 'score', nor any other metric: the regex .* matched no line of the output",
+    ):
         searched.fit()
     assert len(TuningRecord.open(searched.name).trials()) == 1
