@@ -280,7 +280,7 @@ def _link_whole(channel: HostChannel, places: Sequence[Path]) -> None:
         else:
             _clear(place, channel)
             _make_folder(place)
-            (place / source.name).symlink_to(source)
+            (place / local.name_of(channel.uri)).symlink_to(source)
 
 
 def _make_link(source: Path, place: Path, channel: HostChannel) -> None:
