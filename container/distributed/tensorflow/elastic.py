@@ -354,6 +354,7 @@ class ElasticCluster(Cluster):
         callbacks: Sequence[Any] = (),
         checkpointer: Any = None,
         validation: MakeDataset | None = None,
+        validation_holds: str | None = None,
         on_resize: str = "scale_rate",
         commit_every: int | None = None,
         on_reset: Listener | None = None,
@@ -411,7 +412,7 @@ class ElasticCluster(Cluster):
             commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
             # Each epoch is a separate fit, whose step numbers start anew: faults are injected by the step numbers of
             # the state.
-            own = self.callbacks(validation=validate, validation_parse=parse)
+            own = self.callbacks(validation=validate, validation_holds=validation_holds, validation_parse=parse)
             for callback in own:
                 if isinstance(callback, Synchronize):
                     callback.watches_the_end = False

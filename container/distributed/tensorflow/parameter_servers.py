@@ -121,6 +121,7 @@ class ParameterServerCluster(Cluster):
         *,
         batch_size: int = EVALUATION_BATCH,
         parse: Parse | None = None,
+        holds: str | None = None,
     ) -> dict[str, float]:
         """Evaluate a copy of the model in this process, so that every record is counted once (see
         :meth:`Cluster.evaluate`).
@@ -128,11 +129,7 @@ class ParameterServerCluster(Cluster):
 
         def here() -> Mapping[str, Any]:
             records = make_dataset()
-            if (
-                data_partition.channels_of(records)
-                and data_partition.held_by(records, None) != "all"
-                and self._workers > 1
-            ):
+            if self._workers > 1 and data_partition.held_by(records, holds) != "all":
                 raise RefusedError(
                     "the chief would evaluate on algo-1's share only, because the channel is ShardedByS3Key. With "
                     "parameter_server, no other worker evaluates. Give the validation channel "

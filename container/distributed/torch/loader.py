@@ -47,8 +47,8 @@ class TorchLoader:
             repeats a record because no record is left for this rank.
 
     Raises:
-        TypeError: the dataset is neither a map-style nor an iterable dataset, or an option may be set only by the
-            loader itself.
+        TypeError: the dataset is neither a map-style nor an iterable dataset, an option may be set only by the loader
+            itself, or ``seed`` is not a whole number.
         ValueError: ``global_batch_size`` is smaller than the number of ranks, the dataset has no records, or an option
             does not work with an iterable dataset.
     """
@@ -86,6 +86,8 @@ class TorchLoader:
                 )
         if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"loader(seed=…) must be a whole number, the same on every rank; got {seed!r}.")
         if global_batch_size < collectives.size:
             raise ValueError(
                 f"loader(global_batch_size={global_batch_size}) is less than the {collectives.size} ranks, but each "

@@ -96,6 +96,7 @@ def test_workers_read_ahead_and_the_place_stays_that_of_the_training() -> None:
         ({"batch_size": 3}, TypeError, "give global_batch_size"),
         ({"global_batch_size": 1}, ValueError, "less than the 2 ranks"),
         ({"global_batch_size": 2.0}, TypeError, "whole number"),
+        ({"seed": None}, TypeError, "the same on every rank"),  # its hash differs between processes
         ({"records": 0}, ValueError, "no records"),
     ],
 )
