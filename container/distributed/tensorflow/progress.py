@@ -5,6 +5,7 @@ and reproduce the epoch's order.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from container.checkpoint.errors import EpochBeginsAnew
@@ -12,6 +13,8 @@ from container.contract.errors import DistributedError, RefusedError
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.data import BatchOptions
+
+ANY_ORDER = "the dataset's options allow any order of the records (deterministic=False)"
 
 _SEEDS = 1 << 31
 #: The first half of a shuffle's seed: TensorFlow's default if no other seed was set.
@@ -38,21 +41,47 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
     if options.shuffle and options.seed is None:
         return f"shuffle={options.shuffle} without seed=… gives a different order after each start"
     if records.options().deterministic is False:
-        return "the dataset's options allow any order of the records (deterministic=False)"
-    pending = [records]
-    while pending:
-        one = pending.pop()
+        return ANY_ORDER
+    for one in _all_of(records):
         kind = type(one).__name__
         if "Random" in kind:
             return "make_dataset draws at random"
-        if "Shuffle" in kind:
-            # The n-th order of a seed belongs to the n-th iterator of a process. After a restart, the first iterator
-            # would have the first order again, and not that of the interrupted epoch.
-            seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
-            if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
-                return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
-        pending += one._inputs()
+        # The n-th order of a seed belongs to the n-th iterator of a process. After a restart, the first iterator would
+        # have the first order again, and not that of the interrupted epoch.
+        is_fixed = getattr(one, "_reshuffle_each_iteration", None) is False and _is_seeded(one)
+        if "Shuffle" in kind and not is_fixed:
+            return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
     return ""
+
+
+def why_apart(records: Any) -> str:
+    """Return why each process that calls ``make_dataset`` may get the records in a different order. Return "" if no
+    reason is known.
+
+    Args:
+        records: The dataset that ``make_dataset`` returned.
+    """
+    if records.options().deterministic is False:
+        return ANY_ORDER
+    for one in _all_of(records):
+        if any(word in type(one).__name__ for word in ("Random", "Shuffle")) and not _is_seeded(one):
+            return "make_dataset shuffles without a seed (list_files() shuffles, too, unless its shuffle=False)"
+    return ""
+
+
+def _all_of(records: Any) -> Iterator[Any]:
+    """Yield a dataset and all datasets that it reads."""
+    pending = [records]
+    while pending:
+        one = pending.pop()
+        yield one
+        pending += one._inputs()
+        if (reader := getattr(one, "_impl", None)) is not None:  # TextLineDataset does not state its files as inputs
+            pending.append(reader)
+
+
+def _is_seeded(one: Any) -> bool:
+    return [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")] != [0, 0]
 
 
 class TrainingData:
