@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from container.contract import variables
 from container.contract.errors import RefusedError
 from container.distributed.core.data_partition import sharded_files
+from container.distributed.tensorflow.parameter_servers import check_files
 from container.distributed.torch.cluster import check_holds
 
 
@@ -34,3 +36,16 @@ def test_a_loader_needs_the_same_records_on_every_rank() -> None:
         check_holds(None, "'train'")
     with pytest.raises(RefusedError, match=r"loader\(holds='host'\)"):
         check_holds("host", "")
+
+
+def test_workers_of_parameter_servers_on_one_machine_cannot_find_their_own_files(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variables.SHARED_MACHINE, "1")
+    check_files("all", 2, streams=False)
+    check_files("host", 2, streams=True)
+    check_files("host", 1, streams=False)
+    with pytest.raises(RefusedError, match="all workers would read the files of algo-1"):
+        check_files("host", 2, streams=False)
+    monkeypatch.delenv(variables.SHARED_MACHINE)
+    check_files("host", 2, streams=False)
