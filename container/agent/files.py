@@ -62,6 +62,8 @@ def prepare(
             _link_whole(channel, [place for _, place in hosts])
             return
         items, folders = local.tree(channel.uri)
+        if not items:
+            warn(tell, hosts[0][0], f"channel {channel.name!r}: {channel.uri!r} has no files.")
     else:
         items, folders = list(sources.objects(channel)), []
         check_keys(channel.uri, items)

@@ -81,6 +81,17 @@ def test_a_linked_file_keeps_the_name_of_its_link(tmp_path: Path, mode: InputMod
         assert trees.files(0) == {"train.csv": b"x"}
 
 
+def test_a_folder_without_files_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data/empty").mkdir(parents=True)
+    trees = Trees(tmp_path / "hosts", 2)
+    trees.prepare(HostChannel(name="train", uri=str(tmp_path / "data")))
+    (warning,) = trees.warnings
+    assert f"channel 'train': '{tmp_path}/data' has no files" in warning
+    sharded = HostChannel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED)
+    with pytest.raises(AgentError, match="the folder has no files"):
+        trees.prepare(sharded)
+
+
 def test_a_manifest(tmp_path: Path, data: dict[str, bytes]) -> None:
     manifest = tmp_path / "train.manifest"
     manifest.write_text(json.dumps([{"prefix": f"{tmp_path}/data/"}, "part-5", "part-1"]))
