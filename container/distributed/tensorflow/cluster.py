@@ -219,7 +219,7 @@ class Cluster(Ranks[TensorCollectives]):
                 size=self.size,
                 rank=self.rank,
                 seed=order,
-                shuffled=bool(options.shuffle),
+                shuffle=options.shuffle,
                 insist=bool(resumable or channels),
             )
         self.training_data.made(progress, why)

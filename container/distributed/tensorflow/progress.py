@@ -165,7 +165,7 @@ class DataProgress:
         size: Number of ranks.
         rank: The number of this rank.
         seed: The seed of the shuffling, which must be the same on all ranks.
-        shuffled: Whether records are shuffled.
+        shuffle: Number of records in the shuffle buffer. None for no shuffling.
         insist: Whether to raise an error if the training cannot continue within an epoch. If false, the epoch starts
             over.
 
@@ -182,7 +182,7 @@ class DataProgress:
         size: int,
         rank: int,
         seed: int,
-        shuffled: bool,
+        shuffle: int | None,
         insist: bool = True,
     ) -> None:
         self._channels = channels
@@ -190,7 +190,7 @@ class DataProgress:
         self._size = size
         self._rank = rank
         self._seed = seed
-        self._shuffled = shuffled
+        self._shuffle = int(shuffle) if shuffle else None
         self.insists = insist
         self.batches: int | None = None
         self._epoch = 0  # number of the next epoch
@@ -257,6 +257,7 @@ class DataProgress:
             "seed": self._seed,
             "size": self._size,
             "batch_size": self._batch_size,
+            "shuffle": self._shuffle,
         }
 
     def resume(self, position: Any) -> bool:
@@ -267,7 +268,7 @@ class DataProgress:
 
         Raises:
             DistributedError: ``insist`` is True, but the consumed records cannot be determined, because the number of
-                ranks or the batch size has changed.
+                ranks, the batch size or the shuffle buffer has changed.
             EpochBeginsAnew: the consumed records cannot be determined, and ``insist`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
@@ -276,18 +277,22 @@ class DataProgress:
         same = position["size"] == self._size and position["batch_size"] == self._batch_size
         # Without shuffling, the first batches of all ranks together contain the same records for any number of ranks.
         same = same or (
-            not self._shuffled and position["size"] * position["batch_size"] == self._size * self._batch_size
+            not self._shuffle and position["size"] * position["batch_size"] == self._size * self._batch_size
         )
-        if records and not same:
-            why = (
-                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed. The "
-                f"checkpoint is of {position['size']} ranks with batches of {position['batch_size']} records, but "
-                f"now {self._size} ranks have batches of {self._batch_size}"
+        changed = ""
+        if not same:
+            changed = (
+                f"the sizes have changed. The checkpoint is of {position['size']} ranks with batches of "
+                f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}"
             )
+        elif (before := position.get("shuffle", self._shuffle)) != self._shuffle:  # older checkpoints do not contain it
+            changed = f"their order has changed. The checkpoint is of shuffle={before}, but now shuffle={self._shuffle}"
+        if records and changed:
+            why = f"fleetfit cannot tell which records of the epoch are left, because {changed}"
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])
                 raise EpochBeginsAnew(why)
-            raise DistributedError(f"{why}. Resume with the same sizes, or from a checkpoint at the end of an epoch.")
+            raise DistributedError(f"{why}. Resume with the same values, or from a checkpoint at the end of an epoch.")
         self._epoch = int(position["epoch"])
         self._seed = int(position["seed"])
         self._skip = records // int(position["batch_size"]) * self._batch_size
