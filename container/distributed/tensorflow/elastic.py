@@ -34,6 +34,7 @@ from container.distributed.tensorflow.collectives import HorovodTensors
 from container.distributed.tensorflow.committing import Commits
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.host_updates import HostUpdates
+from container.distributed.tensorflow.progress import in_order_of
 
 #: What to adapt when the number of ranks changes: the learning rate or the batches.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
@@ -313,7 +314,14 @@ def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int
         position: Number of records of the epoch that have been consumed.
     """
     if shuffle:
-        records = records.shuffle(shuffle, seed=order_seed(seed, epoch), reshuffle_each_iteration=False)
+        import tensorflow as tf
+
+        count, whole = records.cardinality(), records
+        records = tf.data.Dataset.from_tensors(0).flat_map(
+            lambda _: in_order_of(whole, shuffle, order_seed(seed, epoch))
+        )
+        if count >= 0:
+            records = records.apply(tf.data.experimental.assert_cardinality(count))
     return records.skip(position) if position else records
 
 

@@ -84,6 +84,23 @@ def _is_seeded(one: Any) -> bool:
     return [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")] != [0, 0]
 
 
+def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:
+    """Shuffle records in an order that depends on the seed only.
+
+    Call this function only within a function for a dataset, such as that of ``flat_map``. There, the seed of the
+    script's ``tf.random.set_seed()``, which may differ between ranks, has no effect.
+
+    Args:
+        records: The records.
+        shuffle: Number of records in the shuffle buffer.
+        seed: The seed, as a number or a tensor.
+    """
+    import tensorflow as tf
+
+    tf.compat.v1.set_random_seed(_GRAPH_SEED)
+    return records.shuffle(shuffle, seed=seed, reshuffle_each_iteration=False)
+
+
 class TrainingData:
     """The data source of a ``Checkpointer``. This class determines on which of a script's datasets the script trains.
 
@@ -323,10 +340,7 @@ class DataProgress:
             order, consumed = tf.numpy_function(begin, [], [tf.int64, tf.int64])
             found = records
             if shuffle:
-                # The order must depend on this seed only: within this function, the script's tf.random.set_seed() has
-                # no effect.
-                tf.compat.v1.set_random_seed(_GRAPH_SEED)
-                found = found.shuffle(shuffle, seed=tf.ensure_shape(order, []), reshuffle_each_iteration=False)
+                found = in_order_of(found, shuffle, tf.ensure_shape(order, []))
             return found.skip(tf.ensure_shape(consumed, []))
 
         return tf.data.Dataset.from_tensors(0).flat_map(begun)
