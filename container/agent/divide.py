@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import sys
@@ -25,7 +26,7 @@ from container.contract.errors import AgentError
 from container.formats import FramingError
 from container.system import locks, processes
 from container.system.files import replace
-from container.system.locations import LocationError, local_path
+from container.system.locations import LocationError, is_s3, local_path
 
 _HEAD = 4096
 _CHUNK = 4 << 20
@@ -88,9 +89,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _staged(folder) as staged:
-            there = next((path for path in (folder / part for part in names) if path.exists()), None)
-            if there is not None:
-                raise AgentError(f"{there} exists already: remove it, or give another folder.")
+            _refuse_twice(item, folder, name, manifest=manifest)
             moved: list[Path] = []
             try:
                 with contextlib.ExitStack() as stack:
@@ -110,6 +109,28 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         path = error.filename2 or error.filename or folder
         raise AgentError(f"{path}: the parts cannot be written: {error.strerror}.") from error
     return counts, item.size
+
+
+def _refuse_twice(item: DataObject, folder: Path, name: Path, *, manifest: bool) -> None:
+    """Raise an error if a channel of the folder would contain the records twice.
+
+    Args:
+        item: The file to divide.
+        folder: The folder for the new files.
+        name: The name of the file to divide.
+        manifest: Whether the channel is a manifest, which lists only the new files.
+
+    Raises:
+        AgentError: the folder has parts of an earlier division of the file, or the file itself.
+    """
+    part = re.compile(rf"{re.escape(name.stem)}-\d{{5}}-of-\d{{5}}{re.escape(name.suffix)}")
+    if earlier := min((path.name for path in folder.iterdir() if part.fullmatch(path.name)), default=None):
+        raise AgentError(f"{folder / earlier} exists already: remove it, or give another folder.")
+    if not manifest and not is_s3(item.uri) and Path(item.uri).is_relative_to(folder.resolve()):
+        raise AgentError(
+            f"{item.uri} is in {folder}, so a channel of this folder would contain each record twice. Give another "
+            "folder, or use --manifest: the manifest lists only the new files."
+        )
 
 
 @contextlib.contextmanager

@@ -62,6 +62,8 @@ def prepare(
             _link_whole(channel, [place for _, place in hosts])
             return
         items, folders = local.tree(channel.uri)
+        if not items:
+            warn(tell, hosts[0][0], f"channel {channel.name!r}: {channel.uri!r} has no files.")
     else:
         items, folders = list(sources.objects(channel)), []
         check_keys(channel.uri, items)
@@ -280,7 +282,7 @@ def _link_whole(channel: HostChannel, places: Sequence[Path]) -> None:
         else:
             _clear(place, channel)
             _make_folder(place)
-            (place / source.name).symlink_to(source)
+            (place / local.name_of(channel.uri)).symlink_to(source)
 
 
 def _make_link(source: Path, place: Path, channel: HostChannel) -> None:

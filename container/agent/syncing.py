@@ -40,6 +40,7 @@ from container.agent.words import Words
 from container.contract.errors import AgentError
 from container.contract.frames import encode
 from container.contract.messages import MessageError, decode
+from container.contract.names import is_text
 from container.system import saved
 
 USAGE = (
@@ -248,10 +249,11 @@ class Uploader:
             self.mark_restored()
         for _ in moments:
             failed = self.look(final=False)
-            if failed and not self._warned.intersection(failed):
-                self._warned.update(failed)
-                name, error = next(iter(failed.items()))
-                warn(self._tell, self._host, f"{self._what}: {name!r} could not be uploaded yet: {error}")
+            for error in dict.fromkeys(failed.values()):
+                names = [name for name, cause in failed.items() if cause is error]
+                if not self._warned.intersection(names):
+                    self._warned.update(names)
+                    warn(self._tell, self._host, f"{self._what}: {names[0]!r} could not be uploaded yet: {error}")
         failed = self.look(final=True)
         if failed:
             name, error = next(iter(failed.items()))
@@ -314,22 +316,28 @@ class Uploader:
             The error for each file that could not be uploaded, by the file's name.
         """
         failed: dict[str, Exception] = {}
+        causes: dict[str, Exception] = {}  # by the first part of the names; that of "" is for all files
         seen: dict[str, tuple[int, int, int]] = {}
         for name, status in self._files():
             now = _identity(status)
             seen[name] = now
-            whole = saved.CHECKPOINT.fullmatch(name.partition("/")[0]) is not None and "/" in name
+            top = name.partition("/")[0]
+            whole = saved.CHECKPOINT.fullmatch(top) is not None and "/" in name
             if self._up.get(name) == now or not (final or whole or self._is_settled(name, now)):
                 continue
-            # after an error, try no further file: the server may be unreachable for long, and a manifest must not be
-            # uploaded without the files that it lists
-            if failed:
-                failed[name] = next(iter(failed.values()))
-                continue
-            try:
-                self._upload(name)
-            except (AgentError, OSError) as error:
-                failed[name] = error
+            # After an error of the server, try no further file: the server may be unreachable for long. After an error
+            # of a file, try no further file in the same folder: a manifest must not be uploaded without the files that
+            # it lists.
+            cause = causes.get("") or causes.get(top)
+            if cause is None:
+                try:
+                    self._upload(name)
+                    continue
+                except AgentError as error:
+                    cause = causes[""] = error
+                except OSError as error:
+                    cause = causes[top] = error
+            failed[name] = cause
         self._seen = seen
         return failed
 
@@ -365,6 +373,8 @@ class Uploader:
     def _transfer(self, name: str, file: io.FileIO, status: os.stat_result) -> None:
         from container.agent.s3.upload import S3Upload
 
+        if not is_text(name):
+            raise OSError("The name of the file is not UTF-8, as the keys of objects in S3 must be.")
         with S3Upload(f"{self._prefix}{name}") as target:
             while chunk := file.read(_CHUNK):
                 target.write(chunk)

@@ -161,7 +161,8 @@ class _Arrived:
 def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
     """Write files and folders to a tar archive.
 
-    Only regular files, folders, and links to entries of the same folder are written.
+    Only regular files, folders, and links to entries of the same folder are written. With ``follow``, any other entry
+    is an error, because a channel would lack it.
 
     Args:
         file: The open file for the archive.
@@ -170,7 +171,7 @@ def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) 
         follow: Whether to write the targets of links instead of the links.
 
     Raises:
-        OSError: an entry cannot be read.
+        OSError: an entry cannot be read, or the target of a link does not exist.
     """
     import tarfile
 
@@ -190,6 +191,8 @@ def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool
             if not os.path.realpath(path).startswith(root + os.sep):
                 return
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
+            if follow:
+                raise OSError(f"{path!r} is a pipe, socket or device. Move it away.")
             return
         if name:
             _add(tar, path, name, status)
@@ -197,6 +200,9 @@ def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool
             for inner in sorted(os.listdir(path)):
                 _pack(tar, os.path.join(path, inner), f"{name}/{inner}" if name else inner, root, follow=follow)
     except FileNotFoundError:
+        if follow and os.path.islink(path):
+            target = os.readlink(path)
+            raise OSError(f"{path!r} links to {target!r}, which does not exist. Repair or remove it.") from None
         return  # deleted since it was listed
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import wire
+from container.contract.texts import writable
 from estimators.job import metrics
 from estimators.job.errors import RecordError
 from estimators.job.log_redaction import Mask, mask_texts
@@ -77,7 +78,7 @@ class Journal:
 
     def warn(self, message: str) -> None:
         """Store a warning in the status. :meth:`write_status` writes the warning to the disk."""
-        self.status = statuses.with_warning(self.status, message)
+        self.status = statuses.with_warning(self.status, writable(message))
 
     def unshared(self, reason: str) -> None:
         """Store in the status why the ranks could not share one import of their modules.
@@ -176,13 +177,13 @@ class Journal:
 
     def say(self, host: str, text: str, time_ns: int | None = None) -> None:
         """Write a line from fleetfit into a host's log."""
-        self._writer.write(wire.Piece(host, None, f"{text}\n".encode()), time_ns)
+        self._writer.write(wire.Piece(host, None, f"{writable(text)}\n".encode()), time_ns)
         self._news = True
         self._flush_soon()
 
     def show_progress(self, host: str, text: str) -> None:
         """Write a progress line into a host's log. The next progress line replaces this line."""
-        self._writer.write(wire.Piece(host, None, f"{text}\r".encode()))
+        self._writer.write(wire.Piece(host, None, f"{writable(text)}\r".encode()))
         self._news = True
         self._flush_soon()
 

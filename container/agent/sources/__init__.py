@@ -63,7 +63,10 @@ def objects(channel: HostChannel) -> tuple[DataObject, ...]:
         return tuple(listing.listing(channel.uri))
     from container.agent.sources import local
 
-    return tuple(local.listing(channel.uri))
+    found = tuple(local.listing(channel.uri))
+    if not found:
+        raise SourceError(channel.uri, "the folder has no files")
+    return found
 
 
 def in_order(channel: HostChannel, failed: Callable[[Exception], None]) -> Iterable[DataObject]:

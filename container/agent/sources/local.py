@@ -41,6 +41,11 @@ def resolve(uri: str) -> Path:
     return path
 
 
+def name_of(uri: str) -> str:
+    """Return the name of a file as the user wrote it. If the file is a symbolic link, this is the name of the link."""
+    return local_path(uri).name
+
+
 def listing(uri: str) -> list[DataObject]:
     """Return every file below a folder, sorted by the bytes of the files' keys. If ``uri`` is a file, return only this
     file.
@@ -52,7 +57,7 @@ def listing(uri: str) -> list[DataObject]:
     """
     root = resolve(uri)
     if not root.is_dir():
-        return [describe(root, root.name)]
+        return [describe(root, name_of(uri))]
     found: list[DataObject] = []
     _walk(os.fspath(root), found, [])
     return sorted(found, key=lambda item: os.fsencode(item.key))
@@ -68,7 +73,7 @@ def tree(uri: str) -> tuple[list[DataObject], list[str]]:
     """
     root = resolve(uri)
     if not root.is_dir():
-        return [describe(root, root.name)], []
+        return [describe(root, name_of(uri))], []
     found: list[DataObject] = []
     folders: list[str] = []
     _walk(os.fspath(root), found, folders)

@@ -25,7 +25,7 @@ def describe(uri: str, key: str = "") -> DataObject:
     path = local.resolve(uri)
     if path.is_dir():
         raise SourceError(uri, "it is a folder, but a single file is needed")
-    return local.describe(path, key or path.name)
+    return local.describe(path, key or local.name_of(uri))
 
 
 def open(item: DataObject, offset: int = 0) -> ObjectStream:

@@ -43,25 +43,25 @@ def held_by(records: Any, holds: str | None) -> str:
         )
     if found:
         return str(found.pop())
-    if sharded := _sharded_files(os.environ):
-        names = " and ".join(map(repr, sharded))
+    if names := sharded_files(os.environ):
         raise RefusedError(
             f"channel {names} of this job is ShardedByS3Key: each host has different files. Say which records the "
-            "dataset has: cluster.dataset(holds='host') if it reads these files, holds='all' if it reads other files."
+            "dataset has: holds='host' if it reads these files, holds='all' if it reads other files. In fit() and "
+            "callbacks(), validation_holds=… is for the validation."
         )
     return "all"
 
 
-def _sharded_files(environ: Mapping[str, str]) -> list[str]:
-    """Return the names of the job's channels whose files differ between hosts."""
+def sharded_files(environ: Mapping[str, str]) -> str:
+    """Return the quoted names of the job's channels whose files differ between hosts. Return "" if there are none."""
     if len(json.loads(environ.get("SM_HOSTS") or "[]")) < 2:
-        return []
+        return ""
     config = json.loads(environ.get("SM_INPUT_DATA_CONFIG") or "{}")
-    return [
-        name
+    return " and ".join(
+        repr(name)
         for name, channel in config.items()
         if channel.get("S3DistributionType") == "ShardedByS3Key" and channel.get("TrainingInputMode") != "Pipe"
-    ]
+    )
 
 
 def channels_of(records: Any) -> list[Any]:

@@ -219,7 +219,7 @@ class Cluster(Ranks[TensorCollectives]):
                 size=self.size,
                 rank=self.rank,
                 seed=order,
-                shuffled=bool(options.shuffle),
+                shuffle=options.shuffle,
                 insist=bool(resumable or channels),
             )
         self.training_data.made(progress, why)
@@ -285,6 +285,7 @@ class Cluster(Ranks[TensorCollectives]):
         callbacks: Sequence[Any] = (),
         checkpointer: Any = None,
         validation: MakeDataset | None = None,
+        validation_holds: str | None = None,
         on_resize: str = "scale_rate",
         commit_every: int | None = None,
         on_reset: Listener | None = None,
@@ -315,6 +316,8 @@ class Cluster(Ranks[TensorCollectives]):
                 restart. None to save nothing.
             validation: Returns a dataset of single records, on which the model is evaluated after each epoch. None for
                 no evaluation.
+            validation_holds: The records in this process's dataset for the evaluation, as ``holds`` of
+                :meth:`evaluate`.
             on_resize: The reaction to a change of the number of ranks. With ``"scale_rate"``, each rank keeps its batch
                 size, and the learning rate is scaled with the number of ranks. With ``"keep_global_batch"``, the global
                 batch size and the learning rate remain the same. If the global batch cannot be divided evenly, each
@@ -342,7 +345,9 @@ class Cluster(Ranks[TensorCollectives]):
             steps_per_epoch=self.steps_per_epoch(make_dataset, global_batch_size=global_batch_size),
             epochs=epochs,
             callbacks=[
-                *self.callbacks(checkpointer, validation=validation, validation_parse=parse),
+                *self.callbacks(
+                    checkpointer, validation=validation, validation_holds=validation_holds, validation_parse=parse
+                ),
                 *callbacks,
             ],
             shuffle=False,  # the dataset shuffles; with True, Keras 3 warns that it does not
@@ -360,6 +365,7 @@ class Cluster(Ranks[TensorCollectives]):
         *,
         warmup_epochs: float = 0,
         validation: MakeDataset | None = None,
+        validation_holds: str | None = None,
         validation_parse: Parse | None = None,
         validation_batch_size: int = EVALUATION_BATCH,
         report: bool = True,
@@ -377,6 +383,8 @@ class Cluster(Ranks[TensorCollectives]):
                 all ranks. A warm-up has an effect only with synchronous strategies.
             validation: Returns a dataset, as for :meth:`dataset`, on which the model is evaluated after each epoch.
                 None for no evaluation.
+            validation_holds: The records in this process's dataset for the evaluation, as ``holds`` of
+                :meth:`evaluate`.
             validation_parse: A function that is applied to each record of the dataset for the evaluation, or None.
             validation_batch_size: Number of records in a batch of the dataset for the evaluation.
             report: Whether to report the values that Keras logs for each epoch as metrics.
@@ -389,7 +397,9 @@ class Cluster(Ranks[TensorCollectives]):
             make = validation
 
             def validate(model: Any) -> Mapping[str, float]:
-                return self.evaluate(model, make, batch_size=validation_batch_size, parse=validation_parse)
+                return self.evaluate(
+                    model, make, batch_size=validation_batch_size, parse=validation_parse, holds=validation_holds
+                )
 
         return callbacks_for(
             self, checkpointer=checkpointer, warmup_epochs=warmup_epochs, validate=validate, report=report
@@ -402,6 +412,7 @@ class Cluster(Ranks[TensorCollectives]):
         *,
         batch_size: int = EVALUATION_BATCH,
         parse: Parse | None = None,
+        holds: str | None = None,
     ) -> dict[str, float]:
         """Evaluate a compiled model on all records, and count each record once. All ranks must call this method, and
         all ranks get the same metrics.
@@ -415,23 +426,25 @@ class Cluster(Ranks[TensorCollectives]):
                 records are not counted in advance.
             batch_size: Number of records in a rank's batch.
             parse: A function that is applied to each record, or None.
+            holds: The records in this process's dataset, as for :meth:`dataset`.
 
         Raises:
             DistributedError: there are no records.
+            RefusedError: ``holds`` cannot be determined.
         """
         records = make_dataset()
         streams = bool(data_partition.channels_of(records))
         count = None if streams else self._count(make_dataset)
-        # With a channel that is ShardedByS3Key, each rank has its own records.
-        own = streams and data_partition.held_by(records, None) != "all"
+        parts = {"all": (self.rank, self.size), "host": (self.local_rank, self.local_size), "rank": (0, 1)}
+        rank, size = parts[data_partition.held_by(records, holds)]
         batches = data.evaluation_shard(
             records,
-            rank=0 if own else self.rank,
-            size=1 if own else self.size,
+            rank=rank,
+            size=size,
             batch_size=self._evaluation_batch(batch_size, count),
             parse=parse,
         )
-        part = evaluating.EvaluationPart(batches, None if count is None else len(range(self.rank, count, self.size)))
+        part = evaluating.EvaluationPart(batches, None if count is None else len(range(rank, count, size)))
         metrics: Mapping[str, float] = {}
         if part.dataset is not None:
             with warnings.catch_warnings():

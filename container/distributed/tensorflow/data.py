@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.names import unknown
 from container.distributed.tensorflow import padding
+from container.distributed.tensorflow.progress import why_apart
 
 if TYPE_CHECKING:
     from container.distributed.core.step_alignment import Agreement
@@ -233,6 +234,7 @@ def training_shard(
             batches = batches.map(lambda *batch: padding.fill(batch, batch_size))
         return _finished(batches, tuned)
     if holds == "all":
+        _warn_of_orders(records)
         return _finished(_dealt(records, options, progress, rank, size, batch_size, left_over), tuned)
     assert agreement is not None
     if holds == "host":
@@ -240,6 +242,17 @@ def training_shard(
     records = options.prepare(records, progress)
     drop = not _check_weights(records.element_spec, remainder) or remainder == "drop"
     return _finished(padding.agreed(records, agreement(), batch_size=batch_size, drop=drop), tuned)
+
+
+def _warn_of_orders(records: Any) -> None:
+    """Print a warning if the ranks that divide the records may get them in different orders."""
+    if why := why_apart(records):
+        warnings.warn(
+            f"{why}. Each rank gets another order, and takes its share of it: some records are used several times in "
+            "an epoch, and others are not used. Leave make_dataset in order, and use cluster.dataset(shuffle=…, "
+            "seed=…).",
+            stacklevel=5,
+        )
 
 
 def _check_weights(spec: Any, remainder: str | None) -> bool:
@@ -341,7 +354,9 @@ def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: i
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Parse | None) -> Any:
     """Return a rank's batches for an evaluation. Every record belongs to exactly one rank."""
     tuned = bool(records.options().autotune.enabled)
-    records = records.shard(size, rank) if size > 1 else records
+    if size > 1:
+        _warn_of_orders(records)
+        records = records.shard(size, rank)
     records = BatchOptions(parse=parse).prepare(records)
     return _finished(_batched(records, batch_size), tuned)
 

@@ -34,6 +34,7 @@ from container.distributed.tensorflow.collectives import HorovodTensors
 from container.distributed.tensorflow.committing import Commits
 from container.distributed.tensorflow.data import MakeDataset, Parse
 from container.distributed.tensorflow.host_updates import HostUpdates
+from container.distributed.tensorflow.progress import in_order_of
 
 #: What to adapt when the number of ranks changes: the learning rate or the batches.
 ON_RESIZE = ("scale_rate", "keep_global_batch")
@@ -313,7 +314,14 @@ def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int
         position: Number of records of the epoch that have been consumed.
     """
     if shuffle:
-        records = records.shuffle(shuffle, seed=order_seed(seed, epoch), reshuffle_each_iteration=False)
+        import tensorflow as tf
+
+        count, whole = records.cardinality(), records
+        records = tf.data.Dataset.from_tensors(0).flat_map(
+            lambda _: in_order_of(whole, shuffle, order_seed(seed, epoch))
+        )
+        if count >= 0:
+            records = records.apply(tf.data.experimental.assert_cardinality(count))
     return records.skip(position) if position else records
 
 
@@ -354,6 +362,7 @@ class ElasticCluster(Cluster):
         callbacks: Sequence[Any] = (),
         checkpointer: Any = None,
         validation: MakeDataset | None = None,
+        validation_holds: str | None = None,
         on_resize: str = "scale_rate",
         commit_every: int | None = None,
         on_reset: Listener | None = None,
@@ -411,7 +420,7 @@ class ElasticCluster(Cluster):
             commits = Commits(self, state, every=commit_every, save=None if checkpointer is None else save)
             # Each epoch is a separate fit, whose step numbers start anew: faults are injected by the step numbers of
             # the state.
-            own = self.callbacks(validation=validate, validation_parse=parse)
+            own = self.callbacks(validation=validate, validation_holds=validation_holds, validation_parse=parse)
             for callback in own:
                 if isinstance(callback, Synchronize):
                     callback.watches_the_end = False

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from container.contract import variables
 from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition
@@ -20,6 +22,28 @@ from container.distributed.tensorflow.hooks import KerasCallback
 from container.distributed.tensorflow.keras_compat import Keras
 
 Value = TypeVar("Value")
+
+
+def check_files(holds: str, workers: int, *, streams: bool) -> None:
+    """Check that the workers can read their own files.
+
+    Hosts that are processes of one machine have their files at different paths. The chief, which runs
+    ``make_dataset``, knows only the paths of its own files.
+
+    Args:
+        holds: The records in the dataset, as for :meth:`Cluster.dataset`.
+        workers: Number of workers.
+        streams: Whether the dataset reads channels in Pipe mode.
+
+    Raises:
+        RefusedError: all workers would read the files of the chief's host.
+    """
+    if holds != "all" and workers > 1 and not streams and os.environ.get(variables.SHARED_MACHINE) == "1":
+        raise RefusedError(
+            f"holds={holds!r}: with parameter_server, the chief makes the datasets, so all workers would read the "
+            "files of algo-1, and no worker those of the other hosts. Give the channel input_mode='Pipe' or "
+            "distribution='FullyReplicated'."
+        )
 
 
 class ParameterServerCluster(Cluster):
@@ -80,9 +104,11 @@ class ParameterServerCluster(Cluster):
 
         def for_worker(context: Any) -> Any:
             records = make_dataset()
+            holds = data_partition.held_by(records, options.holds)
+            check_files(holds, self._workers, streams=bool(data_partition.channels_of(records)))
             return data.worker_shard(
                 records,
-                dataclasses.replace(options, holds=data_partition.held_by(records, options.holds)),
+                dataclasses.replace(options, holds=holds),
                 worker=_worker_index(),
                 workers=self._workers,
                 batch_size=global_batch_size,
@@ -121,6 +147,7 @@ class ParameterServerCluster(Cluster):
         *,
         batch_size: int = EVALUATION_BATCH,
         parse: Parse | None = None,
+        holds: str | None = None,
     ) -> dict[str, float]:
         """Evaluate a copy of the model in this process, so that every record is counted once (see
         :meth:`Cluster.evaluate`).
@@ -128,11 +155,7 @@ class ParameterServerCluster(Cluster):
 
         def here() -> Mapping[str, Any]:
             records = make_dataset()
-            if (
-                data_partition.channels_of(records)
-                and data_partition.held_by(records, None) != "all"
-                and self._workers > 1
-            ):
+            if self._workers > 1 and data_partition.held_by(records, holds) != "all":
                 raise RefusedError(
                     "the chief would evaluate on algo-1's share only, because the channel is ShardedByS3Key. With "
                     "parameter_server, no other worker evaluates. Give the validation channel "

@@ -5,6 +5,7 @@ and reproduce the epoch's order.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from container.checkpoint.errors import EpochBeginsAnew
@@ -12,6 +13,8 @@ from container.contract.errors import DistributedError, RefusedError
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.data import BatchOptions
+
+ANY_ORDER = "the dataset's options allow any order of the records (deterministic=False)"
 
 _SEEDS = 1 << 31
 #: The first half of a shuffle's seed: TensorFlow's default if no other seed was set.
@@ -38,21 +41,64 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
     if options.shuffle and options.seed is None:
         return f"shuffle={options.shuffle} without seed=… gives a different order after each start"
     if records.options().deterministic is False:
-        return "the dataset's options allow any order of the records (deterministic=False)"
-    pending = [records]
-    while pending:
-        one = pending.pop()
+        return ANY_ORDER
+    for one in _all_of(records):
         kind = type(one).__name__
         if "Random" in kind:
             return "make_dataset draws at random"
-        if "Shuffle" in kind:
-            # The n-th order of a seed belongs to the n-th iterator of a process. After a restart, the first iterator
-            # would have the first order again, and not that of the interrupted epoch.
-            seeds = [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")]
-            if getattr(one, "_reshuffle_each_iteration", None) is not False or seeds == [0, 0]:
-                return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
-        pending += one._inputs()
+        # The n-th order of a seed belongs to the n-th iterator of a process. After a restart, the first iterator would
+        # have the first order again, and not that of the interrupted epoch.
+        is_fixed = getattr(one, "_reshuffle_each_iteration", None) is False and _is_seeded(one)
+        if "Shuffle" in kind and not is_fixed:
+            return "make_dataset shuffles by itself. Use cluster.dataset(shuffle=…, seed=…) instead"
     return ""
+
+
+def why_apart(records: Any) -> str:
+    """Return why each process that calls ``make_dataset`` may get the records in a different order. Return "" if no
+    reason is known.
+
+    Args:
+        records: The dataset that ``make_dataset`` returned.
+    """
+    if records.options().deterministic is False:
+        return ANY_ORDER
+    for one in _all_of(records):
+        if any(word in type(one).__name__ for word in ("Random", "Shuffle")) and not _is_seeded(one):
+            return "make_dataset shuffles without a seed (list_files() shuffles, too, unless its shuffle=False)"
+    return ""
+
+
+def _all_of(records: Any) -> Iterator[Any]:
+    """Yield a dataset and all datasets that it reads."""
+    pending = [records]
+    while pending:
+        one = pending.pop()
+        yield one
+        pending += one._inputs()
+        if (reader := getattr(one, "_impl", None)) is not None:  # TextLineDataset does not state its files as inputs
+            pending.append(reader)
+
+
+def _is_seeded(one: Any) -> bool:
+    return [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")] != [0, 0]
+
+
+def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:
+    """Shuffle records in an order that depends on the seed only.
+
+    Call this function only within a function for a dataset, such as that of ``flat_map``. There, the seed of the
+    script's ``tf.random.set_seed()``, which may differ between ranks, has no effect.
+
+    Args:
+        records: The records.
+        shuffle: Number of records in the shuffle buffer.
+        seed: The seed, as a number or a tensor.
+    """
+    import tensorflow as tf
+
+    tf.compat.v1.set_random_seed(_GRAPH_SEED)
+    return records.shuffle(shuffle, seed=seed, reshuffle_each_iteration=False)
 
 
 class TrainingData:
@@ -136,7 +182,7 @@ class DataProgress:
         size: Number of ranks.
         rank: The number of this rank.
         seed: The seed of the shuffling, which must be the same on all ranks.
-        shuffled: Whether records are shuffled.
+        shuffle: Number of records in the shuffle buffer. None for no shuffling.
         insist: Whether to raise an error if the training cannot continue within an epoch. If false, the epoch starts
             over.
 
@@ -153,7 +199,7 @@ class DataProgress:
         size: int,
         rank: int,
         seed: int,
-        shuffled: bool,
+        shuffle: int | None,
         insist: bool = True,
     ) -> None:
         self._channels = channels
@@ -161,7 +207,7 @@ class DataProgress:
         self._size = size
         self._rank = rank
         self._seed = seed
-        self._shuffled = shuffled
+        self._shuffle = int(shuffle) if shuffle else None
         self.insists = insist
         self.batches: int | None = None
         self._epoch = 0  # number of the next epoch
@@ -228,6 +274,7 @@ class DataProgress:
             "seed": self._seed,
             "size": self._size,
             "batch_size": self._batch_size,
+            "shuffle": self._shuffle,
         }
 
     def resume(self, position: Any) -> bool:
@@ -238,7 +285,7 @@ class DataProgress:
 
         Raises:
             DistributedError: ``insist`` is True, but the consumed records cannot be determined, because the number of
-                ranks or the batch size has changed.
+                ranks, the batch size or the shuffle buffer has changed.
             EpochBeginsAnew: the consumed records cannot be determined, and ``insist`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
@@ -247,18 +294,22 @@ class DataProgress:
         same = position["size"] == self._size and position["batch_size"] == self._batch_size
         # Without shuffling, the first batches of all ranks together contain the same records for any number of ranks.
         same = same or (
-            not self._shuffled and position["size"] * position["batch_size"] == self._size * self._batch_size
+            not self._shuffle and position["size"] * position["batch_size"] == self._size * self._batch_size
         )
-        if records and not same:
-            why = (
-                "fleetfit cannot tell which records of the epoch are left, because the sizes have changed. The "
-                f"checkpoint is of {position['size']} ranks with batches of {position['batch_size']} records, but "
-                f"now {self._size} ranks have batches of {self._batch_size}"
+        changed = ""
+        if not same:
+            changed = (
+                f"the sizes have changed. The checkpoint is of {position['size']} ranks with batches of "
+                f"{position['batch_size']} records, but now {self._size} ranks have batches of {self._batch_size}"
             )
+        elif (before := position.get("shuffle", self._shuffle)) != self._shuffle:  # older checkpoints do not contain it
+            changed = f"their order has changed. The checkpoint is of shuffle={before}, but now shuffle={self._shuffle}"
+        if records and changed:
+            why = f"fleetfit cannot tell which records of the epoch are left, because {changed}"
             if not self.insists:
                 self._epoch, self._seed = int(position["epoch"]), int(position["seed"])
                 raise EpochBeginsAnew(why)
-            raise DistributedError(f"{why}. Resume with the same sizes, or from a checkpoint at the end of an epoch.")
+            raise DistributedError(f"{why}. Resume with the same values, or from a checkpoint at the end of an epoch.")
         self._epoch = int(position["epoch"])
         self._seed = int(position["seed"])
         self._skip = records // int(position["batch_size"]) * self._batch_size
@@ -289,10 +340,7 @@ class DataProgress:
             order, consumed = tf.numpy_function(begin, [], [tf.int64, tf.int64])
             found = records
             if shuffle:
-                # The order must depend on this seed only: within this function, the script's tf.random.set_seed() has
-                # no effect.
-                tf.compat.v1.set_random_seed(_GRAPH_SEED)
-                found = found.shuffle(shuffle, seed=tf.ensure_shape(order, []), reshuffle_each_iteration=False)
+                found = in_order_of(found, shuffle, tf.ensure_shape(order, []))
             return found.skip(tf.ensure_shape(consumed, []))
 
         return tf.data.Dataset.from_tensors(0).flat_map(begun)

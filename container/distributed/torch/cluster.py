@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from container.contract.detection import Surroundings
-from container.contract.errors import DistributedError
+from container.contract.errors import DistributedError, RefusedError
+from container.distributed.core import data_partition
 from container.distributed.core.collectives import Collectives
 from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import STEPS, Guard
@@ -143,7 +144,14 @@ class TorchCluster(Ranks[Collectives]):
     # --- data ---
 
     def loader(
-        self, dataset: Any, *, global_batch_size: int, shuffle: bool = False, seed: int = 0, **options: Any
+        self,
+        dataset: Any,
+        *,
+        global_batch_size: int,
+        shuffle: bool = False,
+        seed: int = 0,
+        holds: str | None = None,
+        **options: Any,
     ) -> TorchLoader:
         """Return this rank's batches of a dataset. In an epoch, every record is used once by one of the ranks.
 
@@ -153,6 +161,8 @@ class TorchCluster(Ranks[Collectives]):
             global_batch_size: Number of records in one step of all ranks together.
             shuffle: Whether to shuffle the records. Each epoch has a different order.
             seed: The seed of the shuffling.
+            holds: ``"all"`` if the job has a ShardedByS3Key channel, but the dataset does not read its files. None if
+                the job has no such channel.
             options: Options of PyTorch's ``DataLoader``, such as ``num_workers``, ``collate_fn`` and ``pin_memory``.
 
         Raises:
@@ -160,7 +170,10 @@ class TorchCluster(Ranks[Collectives]):
                 loader itself.
             ValueError: ``global_batch_size`` is smaller than the number of ranks, the dataset has no records, or an
                 option does not work with an iterable dataset.
+            RefusedError: the dataset may read files that differ between hosts.
         """
+        if self.size > 1 and not hasattr(dataset, "holds"):
+            check_holds(holds, data_partition.sharded_files(os.environ))
         return TorchLoader(
             dataset, self.collectives, global_batch_size=global_batch_size, shuffle=shuffle, seed=seed, **options
         )
@@ -193,6 +206,25 @@ class TorchCluster(Ranks[Collectives]):
         torch.save({name: value.cpu() if hasattr(value, "cpu") else value for name, value in state.items()}, staged)
         staged.replace(file)
         return file
+
+
+def check_holds(holds: str | None, sharded: str) -> None:
+    """Check that the records of a loader's dataset are the same on every rank.
+
+    Args:
+        holds: The argument of :meth:`TorchCluster.loader`.
+        sharded: The names of the channels whose files differ between hosts, or "".
+
+    Raises:
+        RefusedError: the records may differ between hosts.
+    """
+    if holds == "all" or (holds is None and not sharded):
+        return
+    why = f"channel {sharded} of this job is ShardedByS3Key" if sharded else f"loader(holds={holds!r})"
+    raise RefusedError(
+        f"{why}: each host has different files, but the loader divides records that every rank has. Give the channel "
+        "distribution='FullyReplicated'. If the dataset reads other files, pass holds='all' to loader()."
+    )
 
 
 class Comparing:

@@ -47,8 +47,8 @@ class TorchLoader:
             repeats a record because no record is left for this rank.
 
     Raises:
-        TypeError: the dataset is neither a map-style nor an iterable dataset, or an option may be set only by the
-            loader itself.
+        TypeError: the dataset is neither a map-style nor an iterable dataset, an option may be set only by the loader
+            itself, or ``seed`` is not a whole number.
         ValueError: ``global_batch_size`` is smaller than the number of ranks, the dataset has no records, or an option
             does not work with an iterable dataset.
     """
@@ -86,6 +86,8 @@ class TorchLoader:
                 )
         if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
+        if isinstance(seed, bool) or not isinstance(seed, int):
+            raise TypeError(f"loader(seed=…) must be a whole number, the same on every rank; got {seed!r}.")
         if global_batch_size < collectives.size:
             raise ValueError(
                 f"loader(global_batch_size={global_batch_size}) is less than the {collectives.size} ranks, but each "
@@ -96,7 +98,7 @@ class TorchLoader:
             raise ValueError("loader(): the dataset has no records.")
         self._collectives = collectives
         self._per_step = global_batch_size
-        self._shuffle = shuffle
+        self._shuffle = bool(shuffle)
         self._seed = seed
         self.epoch = 0
         self.position = 0
@@ -204,18 +206,25 @@ class TorchLoader:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position of all ranks in the dataset."""
-        return {"epoch": self.epoch, "position": self.position, "seed": self._seed, "records": self._records}
+        position = {"epoch": self.epoch, "position": self.position, "seed": self._seed, "records": self._records}
+        return {**position, "shuffle": self._shuffle}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue at a position from :meth:`state_dict`. The number of ranks may have changed.
 
         Raises:
-            ValueError: the position belongs to a dataset with a different number of records.
+            ValueError: the position belongs to a dataset with a different number of records, or to a different order.
         """
         if state["records"] != self._records:
             raise ValueError(
                 f"the saved position belongs to a dataset with {_counted(state['records'])}, but this dataset has "
                 f"{_counted(self._records)}."
+            )
+        shuffle = state.get("shuffle", self._shuffle)  # older checkpoints do not contain it
+        if state["position"] and shuffle != self._shuffle:
+            raise ValueError(
+                f"the saved position is within an epoch with shuffle={shuffle}, but this loader has "
+                f"shuffle={self._shuffle}, so the remaining records are not known."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
 

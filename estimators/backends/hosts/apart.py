@@ -111,7 +111,6 @@ class ApartPlatform(Platform):
             if path is None:
                 channels[name] = values
                 continue
-            path = path.resolve()
             whole = values.get("mode") != "Pipe" and values.get("data_type", "S3Prefix") == "S3Prefix"
             if whole and values.get("distribution", "FullyReplicated") == "FullyReplicated":
                 pushes.append((path, f"ml/input/data/{name}"))  # copied as a whole, so the agent has nothing to do

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import sys
+import tempfile
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +12,7 @@ import tensorflow as tf
 
 from container import distributed
 from container.distributed.tensorflow.data import _PARSED_AT_ONCE
+from container.distributed.tensorflow.progress import why_apart
 
 cluster = distributed.init()
 #: More than are parsed at once, and not a multiple of it, nor of any batch.
@@ -145,6 +147,8 @@ def check_an_epoch_is_gone_on_within_where_its_order_comes_again() -> None:
     assert why(shuffle=8, resumable=True) == why(steps=COUNT // 10) == why(also=True, resumable=True) == ""
     assert "seed" in why(shuffle=8)
     assert "make_dataset shuffles" in why(lambda: strings().shuffle(8, seed=1).map(tf.identity))
+    with tempfile.NamedTemporaryFile() as file:
+        assert "make_dataset shuffles" in why(lambda: tf.data.TextLineDataset(tf.data.Dataset.list_files(file.name)))
     assert "at random" in why(lambda: tf.data.Dataset.sample_from_datasets([strings(), strings()], [0.5, 0.5]))
     assert "repeat=True" in why(repeat=True)
     assert "2 datasets" in why(also=True)
@@ -156,6 +160,17 @@ def check_an_epoch_is_gone_on_within_where_its_order_comes_again() -> None:
         except distributed.RefusedError:
             continue
         raise AssertionError(refused)
+
+
+def check_ranks_that_get_other_orders_are_warned_of() -> None:
+    any_order = tf.data.Options()
+    any_order.deterministic = False
+    with tempfile.NamedTemporaryFile() as file:
+        names = tf.data.Dataset.list_files(file.name)
+        for apart in (strings().shuffle(8), tf.data.TextLineDataset(names), strings().with_options(any_order)):
+            assert why_apart(apart), apart
+    for same in (strings(), strings().shuffle(8, seed=1), strings().map(tf.identity)):
+        assert why_apart(same) == "", same
 
 
 def check_an_error_names_its_cause() -> None:

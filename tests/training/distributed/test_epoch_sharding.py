@@ -40,6 +40,7 @@ def test_the_data_are_dealt_as_the_ledger_says(
     dealing = Dealing(records=records, position=position, size=size, per_step=per_step)
     weights_of: list[dict[int, float]] = [{} for _ in range(dealing.steps)]
     for rank in range(size):
+        tf.random.set_seed(rank)  # as some scripts do, for example for dropout
         shard = data.training_shard(
             remaining(make(), shuffle=records, seed=3, epoch=2, position=position),
             data.BatchOptions(parse=lambda record: (record, record), seed=3),

@@ -111,8 +111,9 @@ def test_uneven_shares_lose_no_record_and_count_none_twice(tmp_path: Path) -> No
             numbers = [rank[f"{name}_{mode}"]["numbers"] for rank in found]
             assert sorted(itertools.chain(*numbers)) == list(range(sum(of))), (name, mode, numbers)
             assert len({rank[f"{name}_{mode}"]["steps"] for rank in found}) == 1, "nobody waits for another's step"
-        # The mean of 0 … n-1: each record once, whichever rank has it, and though some have none.
-        assert [rank[f"{name}_pipe evaluated"] for rank in found] == pytest.approx([(sum(of) - 1) / 2] * len(found))
+            # The mean of 0 … n-1: each record once, whichever rank has it, and though some have none.
+            means = [rank[f"{name}_{mode} evaluated"] for rank in found]
+            assert means == pytest.approx([(sum(of) - 1) / 2] * len(found)), (name, mode)
     said = b"".join(line[4] for line in job.log_lines()).decode()
     assert "algo-3 gets nothing: there are fewer objects than hosts" in said
 

@@ -38,10 +38,9 @@ for name, config in sorted(json.loads(os.environ["SM_INPUT_DATA_CONFIG"]).items(
         counted = weights[0].numpy() > 0 if weights else [True] * len(x)
         numbers += [int(value) for value in x.numpy()[counted][:, 0]]
     found[name] = {"numbers": numbers, "steps": steps}
-    if config["TrainingInputMode"] == "Pipe":
-        with cluster.scope():
-            model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1, use_bias=False)])
-            model.compile(loss="mae")
-        model.set_weights([tf.zeros([1, 1]).numpy()])
-        found[f"{name} evaluated"] = cluster.evaluate(model, make, batch_size=3, parse=number_of)["loss"]
+    with cluster.scope():
+        model = tf.keras.Sequential([tf.keras.Input([1]), tf.keras.layers.Dense(1, use_bias=False)])
+        model.compile(loss="mae")
+    model.set_weights([tf.zeros([1, 1]).numpy()])
+    found[f"{name} evaluated"] = cluster.evaluate(model, make, batch_size=3, parse=number_of, holds=holds)["loss"]
 Path(os.environ["SM_OUTPUT_DATA_DIR"], f"rank-{cluster.rank}.json").write_text(json.dumps(found))

@@ -96,6 +96,7 @@ def test_workers_read_ahead_and_the_place_stays_that_of_the_training() -> None:
         ({"batch_size": 3}, TypeError, "give global_batch_size"),
         ({"global_batch_size": 1}, ValueError, "less than the 2 ranks"),
         ({"global_batch_size": 2.0}, TypeError, "whole number"),
+        ({"seed": None}, TypeError, "the same on every rank"),  # its hash differs between processes
         ({"records": 0}, ValueError, "no records"),
     ],
 )
@@ -139,6 +140,8 @@ def test_a_stream_goes_on_where_it_was() -> None:
     assert sorted(record for other in others for batch in other for record in batch.tolist()) == list(range(8, 20))
     with pytest.raises(TypeError, match="no length"):
         len(first)
+    with pytest.raises(ValueError, match="within an epoch with shuffle=False"):
+        loaders(1)[0].load_state_dict({**first.state_dict(), "records": 23})
     with pytest.raises(ValueError, match="an unknown number of records, but this dataset has 23 records"):
         loaders(1)[0].load_state_dict(first.state_dict())
 

@@ -81,3 +81,15 @@ def test_more_files_than_may_be_open_at_first(source: Path, tmp_path: Path) -> N
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert sum(counts) == 8
+
+
+def test_a_folder_whose_channel_would_have_each_record_twice(source: Path, tmp_path: Path) -> None:
+    target = tmp_path / "many"
+    divide(str(source), str(target), 2)
+    (target / "other-00000-of-00002.txt").touch()  # of another file
+    with pytest.raises(AgentError, match=r"one-00000-of-00002.txt exists already"):
+        divide(str(source), str(target), 3)
+    with pytest.raises(AgentError, match=r"one.txt is in .*each record twice.*--manifest"):
+        divide(str(source), str(tmp_path), 2)
+    divide(str(source), str(tmp_path), 2, manifest=True)
+    tmp_path.with_name(f"{tmp_path.name}.manifest").unlink()

@@ -71,6 +71,27 @@ def test_local_files_of_fast_file_mode_are_linked(tmp_path: Path, data: dict[str
     assert (trees.bases[0] / "input/data/train").is_symlink() and trees.files(0) == data
 
 
+@pytest.mark.parametrize("mode", [InputMode.FILE, InputMode.FAST_FILE])
+def test_a_linked_file_keeps_the_name_of_its_link(tmp_path: Path, mode: InputMode) -> None:
+    (tmp_path / "ab12cd").write_bytes(b"x")
+    (tmp_path / "train.csv").symlink_to("ab12cd")
+    trees = Trees(tmp_path / "hosts", 1)
+    for uri in (f"{tmp_path}/train.csv", f"file://{tmp_path}/train.csv"):
+        trees.prepare(HostChannel(name="train", uri=uri, mode=mode))
+        assert trees.files(0) == {"train.csv": b"x"}
+
+
+def test_a_folder_without_files_is_told(tmp_path: Path) -> None:
+    (tmp_path / "data/empty").mkdir(parents=True)
+    trees = Trees(tmp_path / "hosts", 2)
+    trees.prepare(HostChannel(name="train", uri=str(tmp_path / "data")))
+    (warning,) = trees.warnings
+    assert f"channel 'train': '{tmp_path}/data' has no files" in warning
+    sharded = HostChannel(name="train", uri=str(tmp_path / "data"), distribution=DataDistribution.SHARDED)
+    with pytest.raises(AgentError, match="the folder has no files"):
+        trees.prepare(sharded)
+
+
 def test_a_manifest(tmp_path: Path, data: dict[str, bytes]) -> None:
     manifest = tmp_path / "train.manifest"
     manifest.write_text(json.dumps([{"prefix": f"{tmp_path}/data/"}, "part-5", "part-1"]))
