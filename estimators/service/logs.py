@@ -169,6 +169,8 @@ class Logs:
     def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a FilterLogEvents request: return the events of several streams, ordered by time."""
         _check_group(request)
+        if request.get("startFromHead") is False:
+            raise _invalid("startFromHead: a fleetfit endpoint returns the earliest events first.")
         matches = _pattern(request.get("filterPattern") or "")
         names = request.get("logStreamNames")
         if names is not None:
@@ -197,7 +199,9 @@ class Logs:
     def _all(
         self, opened: _Opened, places: Mapping[str, int], request: Mapping[str, Any]
     ) -> Iterator[tuple[str, int, LogEvent]]:
-        first, last = opened.between(request.get("startTime"), request.get("endTime"))
+        end = request.get("endTime")
+        # Unlike GetLogEvents, FilterLogEvents also returns the events at the end of the period.
+        first, last = opened.between(request.get("startTime"), None if end is None else end + 1)
         place = places.get(opened.name, 0)
         number = max(first, place if isinstance(place, int) else 0)
         while number < last and (events := opened.events(number, min(last, number + 1000))):

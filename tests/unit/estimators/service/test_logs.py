@@ -10,6 +10,7 @@ import unserved
 
 from container.contract.wire import Piece
 from estimators.records.states import SecondaryStatus
+from estimators.service.errors import ServiceError
 from estimators.service.logs import GROUP, Logs
 from estimators.service.records import Jobs
 
@@ -26,6 +27,22 @@ def test_events_of_two_hosts_in_the_same_moment_have_different_ids(tmp_path: Pat
     events = logs.filter_events({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["events"]
     assert len({event["eventId"] for event in events}) == len(events) == 6
     assert all(len(event["eventId"]) == 56 and event["eventId"].isdecimal() for event in events)
+
+
+def test_the_end_of_a_period_is_inclusive_for_filtered_events_only(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece("algo-1", None, b"line\n")])
+    request = {"logGroupName": GROUP, "logStreamNames": ["job/algo-1-1"]}
+    (event,) = logs.filter_events(request)["events"]
+    assert logs.filter_events({**request, "endTime": event["timestamp"]})["events"] == [event]
+    assert logs.filter_events({**request, "endTime": event["timestamp"] - 1})["events"] == []
+    request = {"logGroupName": GROUP, "logStreamName": "job/algo-1-1", "endTime": event["timestamp"]}
+    assert logs.get_events(request)["events"] == []
+
+
+def test_a_request_for_the_latest_filtered_events_is_refused(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece("algo-1", None, b"line\n")])
+    with pytest.raises(ServiceError, match="startFromHead"):
+        logs.filter_events({"logGroupName": GROUP, "startFromHead": False, "limit": 1})
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢"])
