@@ -349,13 +349,16 @@ def _pattern(text: str) -> Callable[[str], bool]:
     """Return a function that checks whether a line matches a filter pattern of words and quoted phrases.
 
     A line matches if it contains each word and phrase. It must not contain a word or phrase that the pattern marks with
-    a preceding ``-``.
+    a preceding ``-``. In a pattern that consists only of words and phrases with a preceding ``?``, one of them suffices.
+    As in CloudWatch, all other patterns ignore words and phrases with ``?``.
     """
     text = text.strip()
     if text.startswith(("{", "[", "%")):
         raise _invalid("filterPattern: a fleetfit endpoint supports only words and quoted phrases.")
-    terms = [(minus == "-", quoted or word) for minus, quoted, word in re.findall(r'(-?)(?:"([^"]*)"|(\S+))', text)]
-    return lambda line: all((term in line) is not absent for absent, term in terms)
+    terms = [(mark, quoted or word) for mark, quoted, word in re.findall(r'([-?]?)(?:"([^"]*)"|(\S+))', text)]
+    if terms and all(mark == "?" for mark, _ in terms):
+        return lambda line: any(term in line for _, term in terms)
+    return lambda line: all((term in line) is (mark != "-") for mark, term in terms if mark != "?")
 
 
 def _encode(value: Any) -> str:

@@ -45,6 +45,23 @@ def test_a_request_for_the_latest_filtered_events_is_refused(tmp_path: Path) -> 
         logs.filter_events({"logGroupName": GROUP, "startFromHead": False, "limit": 1})
 
 
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("?loss ?error", ["loss 1", "an error"]),
+        ('?"an error" ?"no such"', ["an error"]),
+        ("?error loss", ["loss 1"]),
+        ("-loss -error", ["step 2"]),
+        ("", ["loss 1", "an error", "step 2"]),
+    ],
+)
+def test_a_filter_pattern_selects_lines_as_in_cloudwatch(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    lines = [b"loss 1\n", b"an error\n", b"step 2\n"]
+    logs = logs_of(tmp_path, [Piece("algo-1", None, line) for line in lines])
+    found = logs.filter_events({"logGroupName": GROUP, "filterPattern": pattern})["events"]
+    assert [event["message"] for event in found] == expected
+
+
 @pytest.mark.parametrize("letter", ["a", "é", "漢"])
 def test_a_page_of_found_events_has_at_most_a_mebibyte_of_utf8_and_none_is_lost(tmp_path: Path, letter: str) -> None:
     lines = [f"{number} {letter * 40_000}" for number in range(30)]
