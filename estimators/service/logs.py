@@ -349,8 +349,8 @@ def _pattern(text: str) -> Callable[[str], bool]:
     """Return a function that checks whether a line matches a filter pattern of words and quoted phrases.
 
     A line matches if it contains each word and phrase. It must not contain a word or phrase that the pattern marks with
-    a preceding ``-``. In a pattern that consists only of words and phrases with a preceding ``?``, one of them suffices.
-    As in CloudWatch, all other patterns ignore words and phrases with ``?``.
+    a preceding ``-``. If the pattern marks all words and phrases with a preceding ``?``, one of them suffices. As in
+    CloudWatch, all other patterns ignore words and phrases with ``?``.
     """
     text = text.strip()
     if text.startswith(("{", "[", "%")):
