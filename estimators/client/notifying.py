@@ -167,8 +167,9 @@ class NotifyCallback(Callback):
             try:
                 way(news, body, watch)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                if not watch.gave_up:
-                    say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
+                if watch.gave_up:
+                    return
+                say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
 
     def _run(self, news: dict[str, Any], body: bytes, watch: _Watch) -> None:
         if self._command is None:
