@@ -46,7 +46,7 @@ class _Facts:
     """Facts about a job's streams, from the job's request.
 
     Attributes:
-        hosts: The hosts of the job.
+        hosts: The hosts with which the job begins.
         labelled: Whether each line begins with a label that names the process.
         mask: A function that hides secrets in a text.
     """
@@ -223,13 +223,14 @@ class Logs:
 
     def _of(self, job: Job, only: str | None = None) -> Iterator[_Opened]:
         secondary = job.status.get("SecondaryStatus")
+        known = job.record.hosts
         began = True
         if job.over or secondary in _BEFORE:
-            began = any((job.record.host_dir(host) / "logs").is_dir() for host in job.record.hosts)
+            began = any((job.record.host_dir(host) / "logs").is_dir() for host in known)
         facts = self._facts_of(job) if began else None
         if facts is None:
             return
-        for host in facts.hosts:
+        for host in dict.fromkeys((*facts.hosts, *known)):  # further hosts may have joined an elastic job
             if only in (None, host):
                 name = f"{job.name}/{host}-{int(job.created)}"
                 stream = self._streams.get(job.record, host, labelled=facts.labelled)

@@ -62,6 +62,13 @@ def test_a_filter_pattern_selects_lines_as_in_cloudwatch(tmp_path: Path, pattern
     assert [event["message"] for event in found] == expected
 
 
+def test_a_host_that_joined_an_elastic_job_has_a_stream(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece(host, None, b"line\n") for host in ("algo-1", "algo-2")], hosts=1)
+    streams = logs.describe_streams({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["logStreams"]
+    assert [stream["logStreamName"] for stream in streams] == ["job/algo-1-1", "job/algo-2-1"]
+    assert len(logs.filter_events({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["events"]) == 2
+
+
 @pytest.mark.parametrize("letter", ["a", "é", "漢"])
 def test_a_page_of_found_events_has_at_most_a_mebibyte_of_utf8_and_none_is_lost(tmp_path: Path, letter: str) -> None:
     lines = [f"{number} {letter * 40_000}" for number in range(30)]
