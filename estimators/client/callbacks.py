@@ -121,7 +121,12 @@ class EventFeed:
         self._progress = progress
         self._before = before
         self._known = known
+        self._muted = False
         self._tail = EventTail(job.record)
+
+    def mute(self) -> None:
+        """Pass no further events to the callbacks. They still get the end of the job."""
+        self._muted = True
 
     def poll(self) -> bool:
         """Pass new events to the callbacks. Return whether there were new events."""
@@ -135,7 +140,7 @@ class EventFeed:
             told = True
             if self._progress is not None:
                 self._progress.take(events)
-            if self._callbacks:
+            if self._callbacks and not self._muted:
                 self._tell(events)
         return told
 
@@ -152,11 +157,12 @@ class EventFeed:
                     callback.on_metric(self._job, metric)
 
     def end(self) -> None:
-        """Pass the last events to the callbacks. Then call ``on_end`` of each callback."""
-        self.poll()
-        self._before()
-        for callback in self._callbacks:
-            callback.on_end(self._job)
+        """Pass the last events to the callbacks. Then call ``on_end`` of each callback, even if another one fails."""
+        with contextlib.ExitStack() as stack:
+            for callback in reversed(self._callbacks):
+                stack.callback(callback.on_end, self._job)
+            self.poll()
+            self._before()
 
 
 class EventTail:

@@ -8,6 +8,7 @@ import os
 import queue
 import shlex
 import shutil
+import signal
 import subprocess
 import threading
 import time
@@ -53,7 +54,7 @@ class NotifyCallback(Callback):
     the occasion (``FLEETFIT_OCCASION``). The URL receives the JSON in a POST request.
 
     A slow command or URL does not delay the job. After the job's end, ``fit()`` waits for pending notifications, at
-    most 20 seconds. If a notification fails, a message is printed and the job continues.
+    most 20 seconds, and then ends the command. If a notification fails, a message is printed and the job continues.
 
     Args:
         command: A program with its arguments, as a list.
@@ -157,7 +158,7 @@ class NotifyCallback(Callback):
             }
         )
 
-    def send(self, news: dict[str, Any]) -> None:
+    def send(self, news: dict[str, Any], watch: _Watch) -> None:
         """Pass a notification to the command and the URL.
 
         If the command or the request to the URL fails, print a message.
@@ -165,11 +166,13 @@ class NotifyCallback(Callback):
         body = strict_json.dumps(news).encode()
         for way in (self._run, self._post):
             try:
-                way(news, body)
+                way(news, body, watch)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
+                if watch.gave_up:
+                    return
                 say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
 
-    def _run(self, news: dict[str, Any], body: bytes) -> None:
+    def _run(self, news: dict[str, Any], body: bytes, watch: _Watch) -> None:
         if self._command is None:
             return
         environment = {**os.environ, "FLEETFIT_JOB": news["job"], "FLEETFIT_OCCASION": news["occasion"]}
@@ -177,18 +180,20 @@ class NotifyCallback(Callback):
             self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
             start_new_session=True,
         )  # fmt: skip
+        watch.command = process
         try:
             _, said = process.communicate(body, timeout=_COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, 9)
+            _kill(process)
             process.communicate()
             raise
+        finally:
+            watch.command = None
         if process.returncode:
             tail = cut(" ".join(said.decode(errors="replace").split()), 200)
             raise OSError(f"{self._command[0]} exited with code {process.returncode}{': ' + tail if tail else ''}")
 
-    def _post(self, news: dict[str, Any], body: bytes) -> None:
+    def _post(self, news: dict[str, Any], body: bytes, watch: _Watch) -> None:
         if self._url is None:
             return
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
@@ -236,6 +241,8 @@ class _Watch:
         self._heard = threading.Event()
         self._over = threading.Event()
         self.news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
+        self.command: subprocess.Popen[bytes] | None = None
+        self.gave_up = False
         self.told: set[str] = set()
         self.metrics: dict[str, float] = {}
         self.losses = Losses()
@@ -254,10 +261,15 @@ class _Watch:
         self._heard.set()
         self.news.put(None)
         self._sender.join(patience)
+        if self._sender.is_alive():
+            self.gave_up = True
+            if (command := self.command) is not None:
+                _kill(command)
+            say(f"training job {self._job.name}: not all notifications were sent within {patience:g} s after its end.")
 
     def _send(self) -> None:
-        while (news := self.news.get()) is not None:
-            self._callback.send(news)
+        while (news := self.news.get()) is not None and not self.gave_up:
+            self._callback.send(news, self)
 
     def _look(self, stall: float) -> None:
         silent = False
@@ -269,6 +281,11 @@ class _Watch:
             elif not silent and not self._over.is_set():
                 silent = True
                 self._callback.stalled(self._job, stall)
+
+
+def _kill(command: subprocess.Popen[bytes]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(command.pid, signal.SIGKILL)
 
 
 def parse(text: str) -> NotifyCallback:

@@ -74,7 +74,16 @@ class _Resizing(Callback):
     def __init__(self, hosts: Hosts | None, sizes: Iterable[int] = ()) -> None:
         self._hosts = hosts or JobHosts()
         self._sizes = tuple(sizes)
-        self._is_checked = hosts is not None
+        self._is_job = hosts is None
+        self._reset()
+
+    def _reset(self) -> None:
+        """Prepare for a job. The same callback may get several jobs, one after another."""
+        self._is_checked = not self._is_job
+
+    def on_end(self, job: TrainingJob) -> None:
+        """Prepare for the next job."""
+        self._reset()
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
         """Check at the job's first event that the job can be resized, because otherwise it would be stopped later.
@@ -142,29 +151,32 @@ class RandomResize(_Resizing):
                 "interval above 0, and 1 <= min < max."
             )
         self._step, self._interval, self._least, self._most = step, interval, min, max
-        self._generator = random.Random(seed)
-        self._left = changes
-        super().__init__(hosts)
+        self._seed, self._changes = seed, changes
         self._over = threading.Event()
-        self._thread: threading.Thread | None = None
         #: The sizes that were requested, in order.
         self.sizes: list[int] = []
+        super().__init__(hosts)
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._over.set()
+        self._over = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
         """Start the random changes when the job reports that its first hosts have joined."""
         super().on_event(job, event)
         if event.kind == "resized" and self._thread is None:
-            self._thread = threading.Thread(target=self._run, args=(job,), daemon=True, name="fleetfit-resize")
+            self._thread = threading.Thread(
+                target=self._run, args=(job, self._over), daemon=True, name="fleetfit-resize"
+            )
             self._thread.start()
 
-    def on_end(self, job: TrainingJob) -> None:
-        """Stop the random changes when the job has ended."""
-        self._over.set()
-
-    def _run(self, job: TrainingJob) -> None:
-        while (self._left is None or self._left > 0) and not self._over.wait(self._interval):
+    def _run(self, job: TrainingJob, over: threading.Event) -> None:
+        generator, left = random.Random(self._seed), self._changes
+        while (left is None or left > 0) and not over.wait(self._interval):
             size = next_size(
-                self._hosts.size(job), step=self._step, least=self._least, most=self._most, generator=self._generator
+                self._hosts.size(job), step=self._step, least=self._least, most=self._most, generator=generator
             )
             try:
                 if not self._hosts.resize(job, size):
@@ -172,8 +184,8 @@ class RandomResize(_Resizing):
             except ConfigurationError:
                 continue  # leaving hosts still count for the job's limits; try again after the next interval
             self.sizes.append(size)
-            if self._left is not None:
-                self._left -= 1
+            if left is not None:
+                left -= 1
 
 
 @suggests_arguments
@@ -195,8 +207,12 @@ class GrowWithEpochs(_Resizing):
             raise ConfigurationError(
                 f"GrowWithEpochs takes a dict that maps finished epochs to hosts, such as {{30: 4}}; got {sizes!r}."
             )
-        self._left = sorted(sizes.items())
+        self._steps = sorted(sizes.items())
         super().__init__(hosts, sizes.values())
+
+    def _reset(self) -> None:
+        super()._reset()
+        self._left = list(self._steps)
 
     def on_metric(self, job: TrainingJob, metric: Metric) -> None:
         """Resize the job when the metric ``epoch`` reaches one of the given numbers of epochs."""

@@ -264,7 +264,7 @@ class Wait:
         self._deadline = deadline
         self._heeded = 0  # number of interrupts that have been handled
         self._kill_at: float | None = None  # time at which the supervisor is killed if the job has not ended
-        self._broken: BrokenPipeError | None = None
+        self._failed: BaseException | None = None  # the error to raise when the job has ended
         self._ping_at = time.monotonic() + _PING_SECONDS
         self._unanswered = 0
 
@@ -285,11 +285,12 @@ class Wait:
                 self._output.silence()
                 if self._job._tie is None:
                     raise
-                self._broken = self._broken or error
+                self._failed = self._failed or error
                 self._stop(self._job._interrupt_grace(), "its output was closed")
+        self._end_callbacks()
         self._job._reap()
-        if self._broken is not None:
-            raise self._broken
+        if self._failed is not None:
+            raise self._failed
         if self._interrupts.count:
             text = f"training job {self._job.name}: {str(self._job.status).lower()}."
             with contextlib.suppress(BrokenPipeError):
@@ -306,10 +307,9 @@ class Wait:
         if tie is not None:
             tie.drain()
         over = job._is_over()
-        news = self._feed.poll()  # read the events first, because the display of the logs depends on them
+        news = self._poll_feed(over)  # read the events first, because the display of the logs depends on them
         shown = self._output.show(final=over) or news
         if over:
-            self._feed.end()
             return True
         if shown:
             self._ping_at = time.monotonic() + _PING_SECONDS
@@ -334,6 +334,35 @@ class Wait:
             # The supervisor has closed the connection and is about to exit, so poll at short intervals.
             self._interrupts.wait(min(pause, _BREATH_SECONDS) if tie is not None else pause, watch=self._output.pipe)
         return False
+
+    def _poll_feed(self, over: bool) -> bool:
+        """Pass new events to the callbacks. Return whether there were new events.
+
+        If a callback fails, stop a tied job, and raise the error after the job's end and the calls of ``on_end``.
+        """
+        try:
+            return self._feed.poll()
+        except (KeyboardInterrupt, BrokenPipeError):
+            raise
+        except BaseException as error:
+            if self._job._tie is None and not over:
+                raise  # the job continues
+            self._failed = self._failed or error
+            self._feed.mute()
+            if not over:
+                self._stop(self._job._interrupt_grace(), "its caller failed")
+            return True
+
+    def _end_callbacks(self) -> None:
+        """Call ``on_end`` of the callbacks, once."""
+        try:
+            self._feed.end()
+        except KeyboardInterrupt:
+            if self._job._tie is None:
+                raise
+            self._interrupts.count += 1
+        except BaseException as error:  # noqa: BLE001 - run() raises it
+            self._failed = self._failed or error
 
     def _ping(self) -> None:
         """Check that the supervisor responds, because the job has had no new output for a while.

@@ -46,7 +46,7 @@ class _Facts:
     """Facts about a job's streams, from the job's request.
 
     Attributes:
-        hosts: The hosts of the job.
+        hosts: The hosts with which the job begins.
         labelled: Whether each line begins with a label that names the process.
         mask: A function that hides secrets in a text.
     """
@@ -169,6 +169,8 @@ class Logs:
     def filter_events(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a FilterLogEvents request: return the events of several streams, ordered by time."""
         _check_group(request)
+        if request.get("startFromHead") is False:
+            raise _invalid("startFromHead: a fleetfit endpoint returns the earliest events first.")
         matches = _pattern(request.get("filterPattern") or "")
         names = request.get("logStreamNames")
         if names is not None:
@@ -197,7 +199,9 @@ class Logs:
     def _all(
         self, opened: _Opened, places: Mapping[str, int], request: Mapping[str, Any]
     ) -> Iterator[tuple[str, int, LogEvent]]:
-        first, last = opened.between(request.get("startTime"), request.get("endTime"))
+        end = request.get("endTime")
+        # Unlike GetLogEvents, FilterLogEvents also returns the events at the end of the period.
+        first, last = opened.between(request.get("startTime"), None if end is None else end + 1)
         place = places.get(opened.name, 0)
         number = max(first, place if isinstance(place, int) else 0)
         while number < last and (events := opened.events(number, min(last, number + 1000))):
@@ -219,13 +223,14 @@ class Logs:
 
     def _of(self, job: Job, only: str | None = None) -> Iterator[_Opened]:
         secondary = job.status.get("SecondaryStatus")
+        known = job.record.hosts
         began = True
         if job.over or secondary in _BEFORE:
-            began = any((job.record.host_dir(host) / "logs").is_dir() for host in job.record.hosts)
+            began = any((job.record.host_dir(host) / "logs").is_dir() for host in known)
         facts = self._facts_of(job) if began else None
         if facts is None:
             return
-        for host in facts.hosts:
+        for host in dict.fromkeys((*facts.hosts, *known)):  # further hosts may have joined an elastic job
             if only in (None, host):
                 name = f"{job.name}/{host}-{int(job.created)}"
                 stream = self._streams.get(job.record, host, labelled=facts.labelled)
@@ -345,13 +350,16 @@ def _pattern(text: str) -> Callable[[str], bool]:
     """Return a function that checks whether a line matches a filter pattern of words and quoted phrases.
 
     A line matches if it contains each word and phrase. It must not contain a word or phrase that the pattern marks with
-    a preceding ``-``.
+    a preceding ``-``. If the pattern marks all words and phrases with a preceding ``?``, one of them suffices. As in
+    CloudWatch, all other patterns ignore words and phrases with ``?``.
     """
     text = text.strip()
     if text.startswith(("{", "[", "%")):
         raise _invalid("filterPattern: a fleetfit endpoint supports only words and quoted phrases.")
-    terms = [(minus == "-", quoted or word) for minus, quoted, word in re.findall(r'(-?)(?:"([^"]*)"|(\S+))', text)]
-    return lambda line: all((term in line) is not absent for absent, term in terms)
+    terms = [(mark, quoted or word) for mark, quoted, word in re.findall(r'([-?]?)(?:"([^"]*)"|(\S+))', text)]
+    if terms and all(mark == "?" for mark, _ in terms):
+        return lambda line: any(term in line for _, term in terms)
+    return lambda line: all((term in line) is (mark != "-") for mark, term in terms if mark != "?")
 
 
 def _encode(value: Any) -> str:

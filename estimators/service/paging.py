@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
-from typing import Any
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
 
-from estimators.service.errors import invalid
+from estimators.service.errors import ServiceError, invalid
+
+Item = TypeVar("Item")
+#: The position of an item in a list: texts and numbers.
+Key = tuple[Any, ...]
 
 
 def matches(request: Mapping[str, Any], name: str, state: str | None, created: float, modified: float) -> bool:
@@ -25,36 +30,52 @@ def matches(request: Mapping[str, Any], name: str, state: str | None, created: f
     return request.get("NameContains", "") in name and request.get("StatusEquals", state) == state
 
 
-def page(found: Sequence[Any], token: str | None, most: int) -> tuple[Sequence[Any], dict[str, str]]:
-    """Return one page of a list.
+def page(
+    found: Iterable[Item], key: Callable[[Item], Key], token: str | None, most: int, *, descending: bool = False
+) -> tuple[list[Item], dict[str, str]]:
+    """Sort a list, and return one page of it.
+
+    The token of a page contains the key of the page's last item, not a number of items. The pages of a client therefore
+    omit no item if other items leave the list in the meantime, for example because the client stops the listed jobs.
 
     Args:
-        found: The whole list.
+        found: All items of the list, in any order.
+        key: A function that returns an item's position in the list: texts and numbers, unique for each item.
         token: The token from the client. None for the first page.
         most: The maximum number of items on a page.
+        descending: Whether the largest key comes first.
 
     Returns:
         The items of the page, and a dict with the response's ``NextToken``. The dict is empty if there is no next page.
 
     Raises:
-        ServiceError: the token was not created by this endpoint.
+        ServiceError: the token was not created by this endpoint for a list in this order.
     """
-    start = _number(token)
-    stop = start + most
-    return found[start:stop], {"NextToken": _token(stop)} if stop < len(found) else {}
+    left = sorted(found, key=key, reverse=descending)
+    if token is not None:
+        last = _read(token)
+        try:
+            left = [item for item in left if (key(item) < last if descending else key(item) > last)]
+        except TypeError:
+            raise _foreign() from None
+    shown = left[:most]
+    return shown, {"NextToken": _token(key(shown[-1]))} if len(left) > most else {}
 
 
-def _token(number: int) -> str:
-    return base64.urlsafe_b64encode(f"fleetfit:{number}".encode()).decode()
+def _token(key: Key) -> str:
+    return base64.urlsafe_b64encode(f"fleetfit:{json.dumps(key)}".encode()).decode()
 
 
-def _number(token: str | None) -> int:
-    if token is None:
-        return 0
+def _read(token: str) -> Key:
     try:
-        mark, _, number = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
-        if mark == "fleetfit" and number.isascii() and number.isdecimal() and len(number) < 10:
-            return int(number)
-    except ValueError:
+        mark, _, text = base64.urlsafe_b64decode(token.encode()).decode().partition(":")
+        key = json.loads(text)
+        if mark == "fleetfit" and isinstance(key, list):
+            return tuple(key)
+    except (ValueError, RecursionError):
         pass
-    raise invalid("The NextToken does not come from this endpoint.")
+    raise _foreign()
+
+
+def _foreign() -> ServiceError:
+    return invalid("The NextToken does not come from this endpoint.")

@@ -35,7 +35,7 @@ _ALWAYS = {
 
 _MOST_TAGS = 50
 _SORTED = {
-    "Name": lambda job: job.name,
+    "Name": lambda job: (job.name,),
     "CreationTime": lambda job: (job.created, job.name),
     "Status": lambda job: (str(job.status.get("TrainingJobStatus")), job.created, job.name),
 }
@@ -187,9 +187,13 @@ class Training:
         for member in ("WarmPoolStatusEquals", "TrainingPlanArnEquals"):
             if request.get(member) is not None:
                 return {"TrainingJobSummaries": []}  # no job here has either of them
-        found = [job for job in self._jobs.all() if _matches(job, request)]
-        found.sort(key=_SORTED[request.get("SortBy", "CreationTime")], reverse=request.get("SortOrder") == "Descending")
-        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        shown, more = page(
+            (job for job in self._jobs.all() if _matches(job, request)),
+            _SORTED[request.get("SortBy", "CreationTime")],
+            request.get("NextToken"),
+            int(request.get("MaxResults") or 10),
+            descending=request.get("SortOrder") == "Descending",
+        )
         return {"TrainingJobSummaries": [self._summary(job) for job in shown], **more}
 
     def _summary(self, job: Job) -> dict[str, Any]:
@@ -200,7 +204,9 @@ class Training:
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a ListTags request."""
         tags = self._of_arn(request["ResourceArn"]).tags
-        shown, more = page(tags, request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS))
+        shown, more = page(
+            tags, lambda tag: (tag["Key"],), request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS)
+        )
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from estimators.client import launch
@@ -12,7 +12,7 @@ from estimators.job.errors import BackendError, ConfigurationError, JobExistsErr
 from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid
-from estimators.service.paging import matches, page
+from estimators.service.paging import Item, Key, matches, page
 from estimators.service.records import Jobs
 from estimators.service.source import bring_source
 from estimators.service.storage import Storage
@@ -25,9 +25,19 @@ from estimators.tuning.record import TuningRecord, is_terminal, tuning_names
 from estimators.tuning.request import resources_of, trial_request_of
 
 _SORTED = {
-    "Name": lambda status: status["HyperParameterTuningJobName"],
+    "Name": lambda status: (status["HyperParameterTuningJobName"],),
     "CreationTime": lambda status: (status["CreationTime"], status["HyperParameterTuningJobName"]),
-    "Status": lambda status: (status["HyperParameterTuningJobStatus"], status["CreationTime"]),
+    "Status": lambda status: tuple(
+        status[member] for member in ("HyperParameterTuningJobStatus", "CreationTime", "HyperParameterTuningJobName")
+    ),
+}
+
+#: The values by which a tuning job's training jobs are sorted.
+_VALUE_OF: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "Name": lambda item: item["TrainingJobName"],
+    "CreationTime": lambda item: item["CreationTime"],
+    "Status": lambda item: item["TrainingJobStatus"],
+    "FinalObjectiveMetricValue": lambda item: item["FinalHyperParameterTuningJobObjectiveMetric"]["Value"],
 }
 
 
@@ -141,8 +151,7 @@ class TuningJobs:
         found = [(record, record.status()) for record in self._records()]
         found = [(record, status) for record, status in found if status and _matches(status, request)]
         key = _SORTED[request.get("SortBy", "Name")]
-        found.sort(key=lambda item: key(item[1]), reverse=request.get("SortOrder") == "Descending")
-        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        shown, more = _page(found, lambda item: key(item[1]), request)
         summaries = []
         for record, status in shown:
             config = record.read("request")["HyperParameterTuningJobConfig"]
@@ -165,13 +174,7 @@ class TuningJobs:
         by = request.get("SortBy", "Name")
         if by == "FinalObjectiveMetricValue":  # SageMaker returns only jobs that have a value
             found = [item for item in found if "FinalHyperParameterTuningJobObjectiveMetric" in item]
-            found.sort(key=lambda item: item["FinalHyperParameterTuningJobObjectiveMetric"]["Value"])
-        else:
-            member = {"Name": "TrainingJobName", "Status": "TrainingJobStatus"}.get(by, "CreationTime")
-            found.sort(key=lambda item: (item[member], item["TrainingJobName"]))
-        if request.get("SortOrder") == "Descending":
-            found.reverse()
-        shown, more = page(found, request.get("NextToken"), int(request.get("MaxResults") or 10))
+        shown, more = _page(found, lambda item: (_VALUE_OF[by](item), item["TrainingJobName"]), request)
         return {"TrainingJobSummaries": [self._with_arn(item) for item in shown], **more}
 
     # --- inside ---
@@ -199,6 +202,13 @@ class TuningJobs:
 
     def _with_arn(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {**summary, "TrainingJobArn": self._jobs.arn(summary["TrainingJobName"])}
+
+
+def _page(
+    found: Iterable[Item], key: Callable[[Item], Key], request: Mapping[str, Any]
+) -> tuple[list[Item], dict[str, str]]:
+    descending = request.get("SortOrder") == "Descending"
+    return page(found, key, request.get("NextToken"), int(request.get("MaxResults") or 10), descending=descending)
 
 
 def _matches(status: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

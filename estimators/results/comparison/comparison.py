@@ -92,6 +92,11 @@ class Group:
         return tuple(result for result in self.results if result.status in ("Failed", "Stopped"))
 
     @property
+    def incomplete(self) -> tuple[Result, ...]:
+        """Return the runs that failed, were stopped or have not ended yet."""
+        return tuple(result for result in self.results if result.status != "Completed")
+
+    @property
     def first(self) -> Result:
         """Return a run that represents the group: the first completed run, or the first run if no run has completed."""
         return (self.completed or self.results)[0]
@@ -261,7 +266,7 @@ class Comparison:
         for group, efficiency in zip(self.groups, scaled, strict=True):
             first = group.first
             runs = str(len(group.completed))
-            if group.failed:
+            if group.incomplete:
                 runs += f" of {len(group.results)}"
             cells = [
                 f"{group.name} {self.marks(group)}".rstrip(), f"{first.hosts} × {first.processes_per_host}", runs
@@ -276,7 +281,7 @@ class Comparison:
 
     def notes(self) -> list[str]:
         """Return the notes below the table: the meaning of its marks, the ranks that slow other ranks down, and the
-        causes of failures.
+        reasons why runs have not completed.
         """
         used = "".join(self._marks.values())
         lines = [f"{mark} {text}" for mark, text in MARKS.items() if mark in used]
@@ -286,7 +291,7 @@ class Comparison:
                     lines.append(
                         f"{group.name}: rank {slow.rank} on {slow.host} slowed the other ranks down ({result.job_name})"
                     )
-            lines += [f"{group.name}: {result.job_name} {cause(result)}" for result in group.failed]
+            lines += [f"{group.name}: {result.job_name} {cause(result)}" for result in group.incomplete]
         return lines
 
     def table(self) -> pandas.DataFrame:
@@ -313,7 +318,7 @@ class Comparison:
                     row[f"{name}_low"], row[f"{name}_high"] = (found.low, found.high) if found else (None, None)
             efficiency = self.efficiency(group)
             row["efficiency"] = efficiency.median if efficiency is not None else None
-            row["failure"] = "; ".join(cause(result) for result in group.failed) or None
+            row["failure"] = "; ".join(cause(result) for result in group.incomplete) or None
             rows.append(row)
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
@@ -407,6 +412,8 @@ def cause(result: Result) -> str:
     if result.status == "Stopped":
         detail = f" ({result.secondary_status})" if result.secondary_status != "Stopped" else ""
         return f"was stopped{detail}"
+    if result.status != "Failed":
+        return "has not ended yet"
     lines = [line.strip() for line in (result.failure_reason or "").splitlines() if line.strip()]
     if not lines:
         return "failed: the record does not say why"

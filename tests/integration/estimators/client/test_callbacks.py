@@ -84,12 +84,12 @@ def test_an_exception_of_a_callback_ends_the_job_and_a_resumed_job_tells_only_of
         def on_metric(self, job: TrainingJob, metric: Metric) -> None:
             raise KeyError("mine")
 
+    other = Recorder()
     with pytest.raises(KeyError, match="mine"):
-        estimator.fit(logs=False, callbacks=Broken())
+        estimator.fit(logs=False, callbacks=[Broken(), other])
     job = estimator.latest_training_job
     assert job is not None
-    TrainingJob.attach(job.name).wait(logs=False, timeout=20)
-    assert str(job.status) == "Stopped"
+    assert str(job.status) == "Stopped" and other.ended == ["Stopped"]
     (tmp_path / "seen").touch()
     recorder = Recorder()
     known = sum(1 for _ in job.record.events())
@@ -97,3 +97,21 @@ def test_an_exception_of_a_callback_ends_the_job_and_a_resumed_job_tells_only_of
     assert recorder.events == list(job.record.events())[known:]
     assert [metric.value for metric in recorder.metrics] == [3.0, 2.0, 1.0]
     assert {event.attempt for event in recorder.events if event.kind == "metric"} == {1}
+
+
+@pytest.mark.parametrize("error", [ValueError, BrokenPipeError, SystemExit])
+def test_an_error_in_on_end_is_raised_once_after_on_end_of_the_other_callbacks(
+    estimator: TensorFlow, tmp_path: Path, error: type[BaseException]
+) -> None:
+    ended = []
+
+    class Broken(Callback):
+        def on_end(self, job: TrainingJob) -> None:
+            ended.append(job.name)
+            raise error("mine")
+
+    (tmp_path / "seen").touch()
+    other = Recorder()
+    with pytest.raises(error, match="mine"):
+        estimator.fit(logs=False, callbacks=[Broken(), other])
+    assert len(ended) == 1 and other.ended == ["Completed"]

@@ -16,6 +16,7 @@ import pytest
 from estimators import TensorFlow, TrainingJobError
 from estimators.callbacks import NotifyCallback
 from estimators.cli import main as cli
+from estimators.client import notifying
 
 #: Is silent until somebody has been told so, and then reports what no training should.
 SCRIPT = """
@@ -112,3 +113,12 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
     # From the shell.
     assert cli.main(["train", "quick.py", "--no-logs", "--notify", shlex.join([sys.executable, "tell.py"])]) == 0
     assert json.loads((tmp_path / "completed.json").read_text())["occasion"] == "completed"
+
+
+def test_a_command_that_hangs_is_ended_and_reported(
+    estimator: TensorFlow, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(notifying, "_PATIENCE_S", 0.5)
+    estimator.entry_point = "quick.py"
+    estimator.fit(logs=False, callbacks=[NotifyCallback(["sleep", "1000"])])
+    assert "not all notifications were sent within 0.5 s" in capfd.readouterr().err

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -97,6 +98,22 @@ def test_hosts_come_as_epochs_pass() -> None:
     assert job.asked == [1, 2]
 
 
+def test_a_callback_that_is_used_again_resizes_the_next_job_too() -> None:
+    growing = GrowWithEpochs({2: 2})
+    walking = RandomResize(step=1, interval=0.001, min=1, max=2, changes=1)
+    for _ in range(2):
+        job: Any = Job(1)
+        growing.on_metric(job, metric(3.0))
+        assert job.asked == [1]
+        walking.on_event(job, Event(kind="resized", host="supervisor"))
+        walking._thread.join(10)  # type: ignore[union-attr]
+        assert job.asked == [1, "new-0"]
+        for callback in (growing, walking):
+            callback.on_end(job)
+    with pytest.raises(ConfigurationError, match=r"hosts cannot change"):
+        growing.on_event(SimpleNamespace(record=record_of(MPI())), Event(kind="phase", host="caller"))  # type: ignore[arg-type]
+
+
 def walked(job: Any, **arguments: Any) -> list[int]:
     """The sizes of a random walk, when it is over."""
     callback = RandomResize(step=1, interval=0.001, min=1, **arguments)
@@ -175,7 +192,7 @@ class Nodes:
 def test_what_hosts_come_and_go_with_is_resized_in_place_of_the_job() -> None:
     job: Any = Job(2)
     nodes = Nodes(4)
-    RandomResize(interval=0.001, min=1, max=4, hosts=nodes)._run(job)
+    RandomResize(interval=0.001, min=1, max=4, hosts=nodes)._run(job, threading.Event())
     assert len(nodes.sizes) == 4 and nodes.sizes[:2] == [4, 3], "it ends when there is nothing to resize any more"
     grown = Nodes(1)
     growing = GrowWithEpochs({2: 3}, hosts=grown)

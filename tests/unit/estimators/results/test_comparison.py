@@ -66,6 +66,12 @@ def test_failed_runs_are_shown_with_their_cause() -> None:
     assert "loss is nan" in comparison.table()["failure"].iloc[1]
 
 
+def test_a_run_that_has_not_ended_is_shown_as_such() -> None:
+    comparison = compare(dataclasses.replace(result(name="busy"), status="InProgress"))
+    assert "0 of 1" in str(comparison) and "busy has not ended yet" in str(comparison)
+    assert comparison.table()["failure"].iloc[0] == "has not ended yet"
+
+
 def test_different_data_and_batches_are_warned_of_and_marked() -> None:
     mine, other = ({"data": {"train": {"digest": text}}} for text in ("aa", "bb"))
     runs = {

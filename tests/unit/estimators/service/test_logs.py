@@ -10,6 +10,7 @@ import unserved
 
 from container.contract.wire import Piece
 from estimators.records.states import SecondaryStatus
+from estimators.service.errors import ServiceError
 from estimators.service.logs import GROUP, Logs
 from estimators.service.records import Jobs
 
@@ -26,6 +27,46 @@ def test_events_of_two_hosts_in_the_same_moment_have_different_ids(tmp_path: Pat
     events = logs.filter_events({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["events"]
     assert len({event["eventId"] for event in events}) == len(events) == 6
     assert all(len(event["eventId"]) == 56 and event["eventId"].isdecimal() for event in events)
+
+
+def test_the_end_of_a_period_is_inclusive_for_filtered_events_only(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece("algo-1", None, b"line\n")])
+    request = {"logGroupName": GROUP, "logStreamNames": ["job/algo-1-1"]}
+    (event,) = logs.filter_events(request)["events"]
+    assert logs.filter_events({**request, "endTime": event["timestamp"]})["events"] == [event]
+    assert logs.filter_events({**request, "endTime": event["timestamp"] - 1})["events"] == []
+    request = {"logGroupName": GROUP, "logStreamName": "job/algo-1-1", "endTime": event["timestamp"]}
+    assert logs.get_events(request)["events"] == []
+
+
+def test_a_request_for_the_latest_filtered_events_is_refused(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece("algo-1", None, b"line\n")])
+    with pytest.raises(ServiceError, match="startFromHead"):
+        logs.filter_events({"logGroupName": GROUP, "startFromHead": False, "limit": 1})
+
+
+@pytest.mark.parametrize(
+    ("pattern", "expected"),
+    [
+        ("?loss ?error", ["loss 1", "an error"]),
+        ('?"an error" ?"no such"', ["an error"]),
+        ("?error loss", ["loss 1"]),
+        ("-loss -error", ["step 2"]),
+        ("", ["loss 1", "an error", "step 2"]),
+    ],
+)
+def test_a_filter_pattern_selects_lines_as_in_cloudwatch(tmp_path: Path, pattern: str, expected: list[str]) -> None:
+    lines = [b"loss 1\n", b"an error\n", b"step 2\n"]
+    logs = logs_of(tmp_path, [Piece("algo-1", None, line) for line in lines])
+    found = logs.filter_events({"logGroupName": GROUP, "filterPattern": pattern})["events"]
+    assert [event["message"] for event in found] == expected
+
+
+def test_a_host_that_joined_an_elastic_job_has_a_stream(tmp_path: Path) -> None:
+    logs = logs_of(tmp_path, [Piece(host, None, b"line\n") for host in ("algo-1", "algo-2")], hosts=1)
+    streams = logs.describe_streams({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["logStreams"]
+    assert [stream["logStreamName"] for stream in streams] == ["job/algo-1-1", "job/algo-2-1"]
+    assert len(logs.filter_events({"logGroupName": GROUP, "logStreamNamePrefix": "job/"})["events"]) == 2
 
 
 @pytest.mark.parametrize("letter", ["a", "é", "漢"])
