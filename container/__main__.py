@@ -24,9 +24,6 @@ _OBJECTS = 100_000
 
 def main() -> int:
     """Run the command that ``sys.argv`` names, and return its exit code."""
-    here = os.path.dirname(os.path.abspath(__file__))
-    if __package__ in (None, ""):
-        sys.path[:] = [os.path.dirname(here), *(path for path in sys.path if os.path.abspath(path) != here)]
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     arguments = sys.argv[2:]
     if command == "rank":
@@ -61,12 +58,20 @@ def main() -> int:
 
         return driver.main(arguments)
     if command == "agent":
+        gc.set_threshold(_OBJECTS)
         from container import agent
 
         return agent.main(arguments)
     commands = "train|debug|agent|idle|elastic|rank|rsh|serve"
     print(f"usage: python -m container {commands} …; got {command!r}", file=sys.stderr)
     return 2
+
+
+def find_package() -> None:
+    """Have this package found if this file was started by its path, whose folder is then the first on ``sys.path``."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    if __package__ in (None, ""):
+        sys.path[:] = [os.path.dirname(here), *(path for path in sys.path if os.path.abspath(path) != here)]
 
 
 def leave(code: int) -> None:
@@ -78,6 +83,11 @@ def leave(code: int) -> None:
 
 
 if __name__ == "__main__":
+    find_package()
+    if sys.argv[1:2] == ["agent"]:
+        from container.system import ending
+
+        ending.run(main)
     exit_code = main()
     if sys.argv[1:2] in (["train"], ["rank"], ["rsh"]):
         leave(exit_code)

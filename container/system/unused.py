@@ -24,9 +24,9 @@ def unused_folders(now: float | None = None) -> list[Path]:
     when = time.time() if now is None else now
     candidates: list[Path] = []
     roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
-    for path in (Path(root) / name for root in roots for name in names_in(Path(root))):
-        if not path.name.startswith(folders.PREFIX):
-            continue
+    # A path is made only of what may be one of ours: there may be thousands of other entries.
+    names = ((root, name) for root in roots for name in names_in(root) if name.startswith(folders.PREFIX))
+    for path in (Path(root) / name for root, name in names):
         with contextlib.suppress(OSError):
             stat = path.lstat()
             # Only private folders of this user: any program may create a folder of that name.

@@ -19,9 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import fleet as fleets
-from ec2_server import ACCOUNT, REGION, Ec2Server
+from ec2_server import Ec2Server, backend_of_region
 from fleet import _ip
-from moto.ec2.models import ec2_backends
 
 PROGRAM = Path(__file__).resolve().parent / "machines" / "instance.py"
 
@@ -192,7 +191,7 @@ class Machines:
         for near in (None, *(other for _, other in self._running.values())):
             device = self._caller if near is None else "eth0"
             _ip("neigh", "flush", "to", address, "dev", device, inside=near)
-        pair = ec2_backends[ACCOUNT][REGION].key_pairs.get(one.key_name)  # its fleet may be removed already
+        pair = backend_of_region().key_pairs.get(one.key_name)  # its fleet may be removed already
         login = pair.material_public if pair is not None else ""
         variables = {name: value for name, value in os.environ.items() if name.startswith(("COVERAGE_", "TF_CPP"))}
         settings = {

@@ -16,8 +16,6 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import boto3
-from moto.ec2.models import ec2_backends
-from moto.server import DomainDispatcherApplication, create_backend_app
 from werkzeug.serving import WSGIRequestHandler, make_server
 
 ACCOUNT, REGION = "123456789012", "eu-west-1"
@@ -27,6 +25,13 @@ KEY, SECRET = "AKIAFLEETFITTESTING1", "fleetfit-secret-that-nobody-may-see"
 Form = dict[str, str]
 #: Gets a request's parameters; returns an error's code, text and status, or None to let it pass.
 Fault = Callable[[Form], "tuple[str, str, int] | None"]
+
+
+def backend_of_region() -> Any:
+    """Return moto's own EC2 of the region."""
+    from moto.ec2.models import ec2_backends
+
+    return ec2_backends[ACCOUNT][REGION]
 
 
 class _Quiet(WSGIRequestHandler):
@@ -56,6 +61,8 @@ class Ec2Server:
         self._answers: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._state = threading.RLock()  # moto has nothing for a moment while it is reset
+        from moto.server import DomainDispatcherApplication, create_backend_app  # it takes a second to load
+
         self._app = DomainDispatcherApplication(create_backend_app)
         self._server = make_server("127.0.0.1", 0, self._serve, threaded=True, request_handler=_Quiet)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
@@ -71,9 +78,9 @@ class Ec2Server:
         for written in (self.faults, self.capacity, self.asked, self._answers, self.subnets):
             written.clear()
         with self._state:
-            backend = ec2_backends[ACCOUNT][REGION]
+            backend = backend_of_region()
             backend.reset()
-            backend = ec2_backends[ACCOUNT][REGION]
+            backend = backend_of_region()
             vpc = backend.create_vpc(f"{self._network}.0/24").id
             for number, zone in enumerate((f"{REGION}a", f"{REGION}b"), 1):
                 made = backend.create_subnet(vpc, f"{self._network}.{64 * number}/26", availability_zone=zone)
@@ -109,7 +116,7 @@ class Ec2Server:
     def instances(self) -> list[Any]:
         """moto's own objects of all instances."""
         with self._state:
-            backend = ec2_backends[ACCOUNT][REGION]
+            backend = backend_of_region()
             return [one for reservation in backend.reservations.values() for one in reservation.instances]
 
     def running(self) -> list[str]:
@@ -119,7 +126,7 @@ class Ec2Server:
     def end(self, instance: str, reason: str = "Client.InstanceInitiatedShutdown") -> None:
         """End an instance as its own shutdown does, or EC2."""
         with self._state:
-            ec2_backends[ACCOUNT][REGION].terminate_instances([instance])
+            backend_of_region().terminate_instances([instance])
             for one in self.instances:
                 if one.id == instance:
                     one.state_reason.code = reason
@@ -146,7 +153,7 @@ class Ec2Server:
         self._server.server_close()
         self._thread.join()
         with self._state:
-            ec2_backends[ACCOUNT][REGION].reset()
+            backend_of_region().reset()
 
     # --- requests ---
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -22,6 +21,8 @@ DISTRIBUTIONS = (
     "pandas", "cloudpickle", "boto3", "botocore", "sagemaker", "protobuf", "grpcio", "h5py", "nvidia-nccl-cu12",
     "nvidia-cudnn-cu12", "nvidia-cuda-runtime-cu12",
 )  # fmt: skip
+
+_FIELD = re.compile(r"^(name|version):[ \t]*(.*\S)", re.IGNORECASE | re.MULTILINE)
 
 
 @functools.cache
@@ -58,15 +59,21 @@ def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None 
     """
     path = sys.path if folders is None else folders
     found = {name: next(iter(metadata.distributions(name=name, path=path)), None) for name in names}
-    known = {name: _field(distribution, "Version") for name, distribution in found.items() if distribution is not None}
+    known = {name: _fields(distribution).get("version") for name, distribution in found.items() if distribution}
     return {name: version for name, version in known.items() if version is not None}
 
 
-def _field(one: metadata.Distribution, name: str) -> str | None:
-    """Return a field of a distribution's metadata. Return None for a folder that an interrupted installation left."""
-    with contextlib.suppress(FileNotFoundError):  # raised by the package importlib_metadata
-        return one.metadata[name] or None if name in one.metadata else None
-    return None
+def _fields(one: metadata.Distribution) -> dict[str, str]:
+    """Return the name and the version in a distribution's metadata, without those that are missing or empty.
+
+    A folder that an interrupted installation left has none. Only the headers are read: ``one.metadata`` would parse the
+    package's long description, too, each time that it is asked for.
+    """
+    text = one.read_text("METADATA") or one.read_text("PKG-INFO") or one.read_text("") or ""
+    found: dict[str, str] = {}
+    for field, value in _FIELD.findall(text.partition("\n\n")[0]):
+        found.setdefault(field.lower(), value)
+    return found
 
 
 def listing(python: str = sys.executable) -> dict[str, Any]:
@@ -89,14 +96,14 @@ def freeze(folders: list[str]) -> list[str]:
     """
     found: dict[str, str] = {}
     for one in metadata.distributions(path=folders):
-        name = _field(one, "Name")
+        fields = _fields(one)
+        name = fields.get("name")
         if name is not None and name != "pip":
-            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), _requirement(name, one))
+            found.setdefault(re.sub(r"[-_.]+", "-", name).lower(), _requirement(name, fields.get("version"), one))
     return [found[name] for name in sorted(found)]
 
 
-def _requirement(name: str, one: metadata.Distribution) -> str:
-    version = _field(one, "Version")
+def _requirement(name: str, version: str | None, one: metadata.Distribution) -> str:
     pinned = f"{name}=={version}" if version is not None else name
     try:
         direct = json.loads(one.read_text("direct_url.json") or "null")

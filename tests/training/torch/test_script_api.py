@@ -7,11 +7,10 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import feeding
 import pytest
-import torch
 
 from container.checkpoint import Checkpointer, CheckpointMismatchError, SingleProcess
 from container.contract.detection import Surroundings
@@ -22,7 +21,17 @@ from container.distributed.torch.loader import TorchLoader
 from container.formats import RecordFormat
 from container.pipe_dataset import PipeModeIterable
 
+if TYPE_CHECKING:
+    import torch
+
 pytestmark = pytest.mark.torch
+
+
+@pytest.fixture(autouse=True, scope="module")
+def torch_is_imported() -> None:
+    """Import torch for these tests: every process of a run loads this file, and one runs them."""
+    global torch
+    import torch
 
 
 class Rank(Alone):
@@ -105,20 +114,22 @@ def test_what_cannot_be_dealt(options: dict[str, Any], error: type[Exception], w
         loaders(2, **options)
 
 
-class Stream(torch.utils.data.IterableDataset[int]):
+def stream(records: int, holds: str = "all") -> torch.utils.data.IterableDataset[int]:
     """All records, in the same order on every rank."""
 
-    def __init__(self, records: int, holds: str = "all") -> None:
-        self.records, self.holds = records, holds
+    class Stream(torch.utils.data.IterableDataset[int]):
+        def __iter__(self) -> Any:
+            return iter(range(records))
 
-    def __iter__(self) -> Any:
-        return iter(range(self.records))
+    made = Stream()
+    made.holds = holds  # type: ignore[attr-defined]
+    return made
 
 
 @pytest.mark.parametrize(("size", "records", "workers"), [(1, 23, 0), (2, 23, 0), (5, 18, 0), (8, 17, 0), (2, 11, 1)])
 def test_streams_are_dealt_as_well(size: int, records: int, workers: int) -> None:
     ranks = [
-        TorchLoader(Stream(records), Rank(rank, size), global_batch_size=8, num_workers=workers) for rank in range(size)
+        TorchLoader(stream(records), Rank(rank, size), global_batch_size=8, num_workers=workers) for rank in range(size)
     ]
     iterators = [iter(rank) for rank in ranks]
     found: list[int] = []
@@ -132,9 +143,9 @@ def test_streams_are_dealt_as_well(size: int, records: int, workers: int) -> Non
 
 
 def test_a_stream_goes_on_where_it_was() -> None:
-    first = TorchLoader(Stream(20), Alone(), global_batch_size=8)
+    first = TorchLoader(stream(20), Alone(), global_batch_size=8)
     assert next(iter(first)).tolist() == list(range(8))
-    others = [TorchLoader(Stream(20), Rank(rank, 2), global_batch_size=8) for rank in range(2)]
+    others = [TorchLoader(stream(20), Rank(rank, 2), global_batch_size=8) for rank in range(2)]
     for other in others:
         other.load_state_dict(first.state_dict())
     assert sorted(record for other in others for batch in other for record in batch.tolist()) == list(range(8, 20))
@@ -147,17 +158,17 @@ def test_a_stream_goes_on_where_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    ("stream", "options", "words"),
+    ("holds", "options", "words"),
     [
-        (Stream(9, "host"), {}, "distribution='FullyReplicated'"),
-        (Stream(9), {"shuffle": True}, "ShuffleConfig"),
-        (Stream(9), {"num_workers": 2}, "one reader"),
-        (Stream(9), {"num_workers": 1, "persistent_workers": True}, "starts anew"),
+        ("host", {}, "distribution='FullyReplicated'"),
+        ("all", {"shuffle": True}, "ShuffleConfig"),
+        ("all", {"num_workers": 2}, "one reader"),
+        ("all", {"num_workers": 1, "persistent_workers": True}, "starts anew"),
     ],
 )
-def test_streams_that_cannot_be_dealt(stream: Stream, options: dict[str, Any], words: str) -> None:
+def test_streams_that_cannot_be_dealt(holds: str, options: dict[str, Any], words: str) -> None:
     with pytest.raises((ValueError, RefusedError), match=words):
-        TorchLoader(stream, Alone(), global_batch_size=2, **options)
+        TorchLoader(stream(9, holds), Alone(), global_batch_size=2, **options)
     with pytest.raises(TypeError, match="map-style dataset, with __len__ and __getitem__, or an IterableDataset"):
         TorchLoader(iter([1]), Alone(), global_batch_size=2)
 

@@ -49,10 +49,11 @@ def test_a_child_process_completes_it(tmp_path: Path) -> None:
 
     # It steps back, and a record that was removed stays removed.
     code = (
-        "import os, sys; from estimators.records.provenance import __main__ as m; m.lower_priority(); print(os.nice(0))"
+        "import os, psutil; from estimators.records.provenance import __main__ as m; m.lower_priority(); "
+        "print(os.nice(0), psutil.Process().ionice().ioclass == psutil.IOPRIO_CLASS_IDLE)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True, text=True)
-    assert int(done.stdout) == 19
+    assert done.stdout.split() == ["19", "True"]
     done = subprocess.run(provenance.command(tmp_path / "removed"), capture_output=True, timeout=60, text=True)
     assert done.returncode == 1
     assert "cannot be written" in done.stderr
