@@ -16,11 +16,6 @@ _LIMIT_S = 60
 #: The number of new objects after which the garbage collector runs. Loading modules creates no garbage.
 _OBJECTS = 100_000
 
-#: The number of the system call ``ioprio_set``, by machine, and its arguments; see ``man 2 ioprio_set``.
-_IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
-_IOPRIO_WHO_PROCESS = 1
-_IOPRIO_CLASS_IDLE = 3
-
 
 def main(arguments: list[str]) -> int:
     """Collect the provenance for a record. The path of the record must be the only argument.
@@ -46,13 +41,11 @@ def main(arguments: list[str]) -> int:
 
 def lower_priority() -> None:
     """Lower this process's priority for the processor and the disk, so that the process does not slow the training."""
-    os.setpriority(os.PRIO_PROCESS, 0, _NICE)
-    number = _IOPRIO_SET.get(os.uname().machine)
-    if number is not None:  # psutil has a function for it, but takes longer to import than the rest of this program
-        import ctypes
+    import psutil
 
-        arguments = (_IOPRIO_WHO_PROCESS, 0, _IOPRIO_CLASS_IDLE << 13)
-        ctypes.CDLL(None).syscall(*map(ctypes.c_long, (number, *arguments)))
+    own = psutil.Process()
+    own.nice(_NICE)
+    own.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 if __name__ == "__main__":

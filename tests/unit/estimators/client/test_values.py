@@ -53,7 +53,7 @@ def test_an_exception_is_known_by_what_is_left_of_it(
     monkeypatch.setattr(values, "_left", lambda record: said)
     reason = f"AlgorithmError: algo-1, rank 0: {headline}" if whole else f"algo-1, rank 0: {headline[:900]}"
     failure = mask_failure(Failure(cause=Cause.PROCESS, message=printed(reason), rank=0), text_mask({}))
-    record: Any = SimpleNamespace(name="job", read_request=dict)
+    record: Any = SimpleNamespace(name="job", read_request=dict, hosts_dir="hosts")
     found = values.exception_of(record, failure)
     assert isinstance(found, MyError) and found.args == error.args
     other = Failure(cause=Cause.HOST_LOST, message="algo-2 was lost", rank=None)
