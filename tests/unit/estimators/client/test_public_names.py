@@ -13,7 +13,7 @@ import pytest
 
 import estimators
 import fleetfit
-from estimators.tuner import HyperparameterTuner
+from estimators.tuner import ContinuousParameter, HyperparameterTuner
 
 ROOT = Path(estimators.__file__).parents[1]
 
@@ -103,6 +103,20 @@ def test_a_wrong_argument_gets_a_suggestion(called: Callable[..., object]) -> No
     self = [object()] if "self" in inspect.signature(called).parameters else []
     with pytest.raises(TypeError, match=rf"unknown [ \w]+( of [\w()]+)? '{name}s'. Did you mean '{name}'\?"):
         called(*self, **{f"{name}s": 1})
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda: ContinuousParameter(5), r"ContinuousParameter\(\) needs the argument 'max_value'\."),
+        (lambda: estimators.RunOptions("x"), r"RunOptions\(\) takes only arguments with names, such as RunOptions\(p"),
+        (lambda: estimators.TensorFlow.attach(), r"attach\(\) needs the argument 'training_job_name'\."),
+        (lambda: estimators.FailurePolicy(cooldown=("a", 1)), r"cooldown"),
+    ],
+)
+def test_calls_that_do_not_fit_are_explained(call: Callable[[], object], said: str) -> None:
+    with pytest.raises(estimators.ConfigurationError, match=said):
+        call()
 
 
 def test_there_are_no_other_public_modules() -> None:
