@@ -319,6 +319,7 @@ class Wait:
         if self._deadline is not None and now >= self._deadline:
             raise TimeoutError(f"training job {job.name!r} is still {job.status} ({job.secondary_status}).")
         if self._kill_at is not None and now >= self._kill_at:
+            self._output.message(f"training job {job.name} has not stopped in time: fleetfit ends its processes.")
             self._kill()
         if shown:
             self._interrupts.wait(_BREATH_SECONDS, watch=self._output.pipe)
