@@ -89,7 +89,10 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with _staged(folder) as staged:
-            _refuse_twice(item, folder, name, manifest=manifest)
+            if not manifest:
+                _refuse_twice(item, folder, name)
+            elif there := next((one for one in names if (folder / one).exists()), None):
+                raise AgentError(f"{folder / there} exists already: remove it, or give another folder.")
             moved: list[Path] = []
             try:
                 with contextlib.ExitStack() as stack:
@@ -111,14 +114,13 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
     return counts, item.size
 
 
-def _refuse_twice(item: DataObject, folder: Path, name: Path, *, manifest: bool) -> None:
+def _refuse_twice(item: DataObject, folder: Path, name: Path) -> None:
     """Raise an error if a channel of the folder would contain the records twice.
 
     Args:
         item: The file to divide.
         folder: The folder for the new files.
         name: The name of the file to divide.
-        manifest: Whether the channel is a manifest, which lists only the new files.
 
     Raises:
         AgentError: the folder has parts of an earlier division of the file, or the file itself.
@@ -126,7 +128,7 @@ def _refuse_twice(item: DataObject, folder: Path, name: Path, *, manifest: bool)
     part = re.compile(rf"{re.escape(name.stem)}-\d{{5}}-of-\d{{5}}{re.escape(name.suffix)}")
     if earlier := min((path.name for path in folder.iterdir() if part.fullmatch(path.name)), default=None):
         raise AgentError(f"{folder / earlier} exists already: remove it, or give another folder.")
-    if not manifest and not is_s3(item.uri) and Path(item.uri).is_relative_to(folder.resolve()):
+    if not is_s3(item.uri) and Path(item.uri).is_relative_to(folder.resolve()):
         raise AgentError(
             f"{item.uri} is in {folder}, so a channel of this folder would contain each record twice. Give another "
             "folder, or use --manifest: the manifest lists only the new files."

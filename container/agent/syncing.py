@@ -54,6 +54,8 @@ _CHECKPOINTS = "checkpoints"
 EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
 _CHUNK = 1 << 20
+#: What stands for the files outside of folders where files are grouped by folder.
+_OUTSIDE = "/"
 
 
 def main(argv: Sequence[str]) -> int:
@@ -316,7 +318,7 @@ class Uploader:
             The error for each file that could not be uploaded, by the file's name.
         """
         failed: dict[str, Exception] = {}
-        causes: dict[str, Exception] = {}  # by the first part of the names; that of "" is for all files
+        causes: dict[str, Exception] = {}  # by folder; that of "" is for all files
         seen: dict[str, tuple[int, int, int]] = {}
         for name, status in self._files():
             now = _identity(status)
@@ -326,9 +328,12 @@ class Uploader:
             if self._up.get(name) == now or not (final or whole or self._is_settled(name, now)):
                 continue
             # After an error of the server, try no further file: the server may be unreachable for long. After an error
-            # of a file, try no further file in the same folder: a manifest must not be uploaded without the files that
-            # it lists.
-            cause = causes.get("") or causes.get(top)
+            # of a file, try no further file in the same folder, nor outside of folders: a manifest, or a file such as
+            # `latest`, must not be uploaded without the files that it names.
+            own = top if "/" in name else _OUTSIDE
+            cause = (
+                causes.get("") or causes.get(own) or (next(iter(causes.values()), None) if own == _OUTSIDE else None)
+            )
             if cause is None:
                 try:
                     self._upload(name)
@@ -336,7 +341,7 @@ class Uploader:
                 except AgentError as error:
                     cause = causes[""] = error
                 except OSError as error:
-                    cause = causes[top] = error
+                    cause = causes[own] = error
             failed[name] = cause
         self._seen = seen
         return failed

@@ -4,9 +4,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class FleetfitError(Exception):
-    """Base class of the errors that fleetfit raises intentionally."""
+    """Base class of the errors that fleetfit raises intentionally.
+
+    Attributes:
+        on_creation: A function that is called when an error is created.
+    """
+
+    on_creation: Callable[[], None] = staticmethod(lambda: None)
+
+    def __init__(self, *args: object) -> None:
+        super().__init__(*args)
+        self.on_creation()
 
 
 class ConfigurationError(FleetfitError, ValueError):

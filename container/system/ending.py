@@ -12,8 +12,10 @@ from typing import NoReturn
 def run(main: Callable[[], int]) -> NoReturn:
     """Run a program's main function, and end the process with the exit code that the function returns.
 
-    The interpreter waits for threads, and runs the functions that were registered with ``atexit`` meanwhile. Then the
-    process ends at once. The tear-down of all modules would take a tenth or more of a short program's processor time.
+    The interpreter waits for threads, and runs the functions that ``main`` has registered with ``atexit``. Then the
+    process ends at once. Files that are still open are not flushed, except for standard output and standard error. Use
+    this function only for programs that run no code of users. The tear-down of all modules would take a tenth or more
+    of a short program's processor time.
     If the function raises an exception, the process ends as always.
     """
     codes: list[int] = []

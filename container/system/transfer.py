@@ -158,11 +158,25 @@ class _Arrived:
         return getattr(self._file, name)
 
 
+def left_out(path: Path) -> str:
+    """Return why :func:`pack` would leave out an entry of a file or folder. Return "" if it leaves out nothing."""
+    inner = (os.path.join(top, name) for top, names, files in os.walk(path, followlinks=True) for name in names + files)
+    for one in (str(path), *inner) if not path.is_dir() else inner:
+        try:
+            mode = os.stat(one).st_mode
+        except FileNotFoundError:
+            if os.path.islink(one):
+                return f"{one!r} links to {os.readlink(one)!r}, which does not exist. Repair or remove it."
+            continue  # deleted since it was listed
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+            return f"{one!r} is a pipe, socket or device. Move it away."
+    return ""
+
+
 def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) -> None:
     """Write files and folders to a tar archive.
 
-    Only regular files, folders, and links to entries of the same folder are written. With ``follow``, any other entry
-    is an error, because a channel would lack it.
+    Only regular files, folders, and links to entries of the same folder are written.
 
     Args:
         file: The open file for the archive.
@@ -171,7 +185,7 @@ def pack(file: IO[bytes], sources: Sequence[tuple[Path, str]], *, follow: bool) 
         follow: Whether to write the targets of links instead of the links.
 
     Raises:
-        OSError: an entry cannot be read, or the target of a link does not exist.
+        OSError: an entry cannot be read.
     """
     import tarfile
 
@@ -191,8 +205,6 @@ def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool
             if not os.path.realpath(path).startswith(root + os.sep):
                 return
         elif not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
-            if follow:
-                raise OSError(f"{path!r} is a pipe, socket or device. Move it away.")
             return
         if name:
             _add(tar, path, name, status)
@@ -200,9 +212,6 @@ def _pack(tar: tarfile.TarFile, path: str, name: str, root: str, *, follow: bool
             for inner in sorted(os.listdir(path)):
                 _pack(tar, os.path.join(path, inner), f"{name}/{inner}" if name else inner, root, follow=follow)
     except FileNotFoundError:
-        if follow and os.path.islink(path):
-            target = os.readlink(path)
-            raise OSError(f"{path!r} links to {target!r}, which does not exist. Repair or remove it.") from None
         return  # deleted since it was listed
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from container.contract.failures import Cause, Failure, describe_end, signal_name
@@ -38,6 +38,9 @@ _HEADLINE = 300
 _OPENING = ("(", "[", "{")
 #: Matches a first line that only says where an exception was caught.
 _WRAPPER = re.compile(r"(?P<kind>[\w.]+): (?:(?P<tensorflow>in user code:)|Exception encountered when calling .*)$")
+#: Matches a line that names an exception, and the line before the values that a layer has received.
+_NAMED = re.compile(r"\s*[A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Exit): \S")
+_RECEIVED = re.compile(r"\b[Aa]rguments received by ")
 _BOLD = re.compile(r"\x1b\[\d*m")
 
 IMPORTER_GONE = (
@@ -192,6 +195,24 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
     return cut(f"{kind}: {words}", _HEADLINE) if words else last
 
 
+def _cause_of(said: str, kind: str, lines: Sequence[str]) -> str:
+    """Return the line of a message of Keras or TensorFlow that names the cause. The first line only names the place.
+
+    TensorFlow shows the exception itself in a later line. Keras shows the message of the exception in bold.
+
+    Args:
+        said: The first line.
+        kind: The exception's type.
+        lines: The other lines.
+    """
+    end = next((place for place, line in enumerate(lines) if _RECEIVED.search(line)), len(lines))
+    named = [line.strip() for line in lines[:end] if _NAMED.match(line) and not _WRAPPER.match(line.strip())]
+    bold = [_BOLD.sub("", line).strip() for line in lines[:end] if "\x1b[1m" in line]
+    if named:
+        return named[-1]
+    return f"{kind}: {bold[0]}" if bold and bold[0] else said
+
+
 def _exception_line(traceback: str | None) -> str | None:
     """Return the line after the frames of the last traceback. If there are no frames, return the last line."""
     lines = [line for line in (traceback or "").splitlines() if line.strip()]
@@ -202,9 +223,7 @@ def _exception_line(traceback: str | None) -> str | None:
         return next((cut(line.strip(), _HEADLINE) for line in lines[::-1] if not line.startswith((" ", "\t"))), None)
     said = lines[first].strip()
     if (wrapper := _WRAPPER.match(said)) is not None and first + 1 < len(lines):
-        # TensorFlow shows the cause in the last line, and Keras in the next line, in bold.
-        cause = lines[-1] if wrapper["tensorflow"] else f"{wrapper['kind']}: {_BOLD.sub('', lines[first + 1]).strip()}"
-        return cut(cause.strip(), _HEADLINE)
+        return cut(_cause_of(said, wrapper["kind"], lines[first + 1 :]), _HEADLINE)
     if said.endswith(_OPENING) and first + 1 < len(lines):
         # The sentence contains a printed value, possibly of many lines; the sentence continues after the value.
         said = f"{said[:200]} … {lines[-1].strip()}"

@@ -64,7 +64,7 @@ def add(subparsers: Any) -> None:
     shown.add_argument("--report", metavar="FILE", help="write a single HTML file with the table and plots")
     parsing.repeated(shown, "--price", "TYPE=DOLLARS", "price of an instance type, in dollars per host and hour")
     shown.add_argument("--json", action="store_true", help="print everything as JSON")
-    parser.set_defaults(run=run, words={"entry_point": "--script"})
+    parser.set_defaults(run=run, words={"entry_point": "--script", "prices": "--price", "repeat": "--repeat"})
 
 
 #: Options that only affect runs of a script.

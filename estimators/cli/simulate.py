@@ -66,7 +66,13 @@ def add(subparsers: Any) -> None:
     parser.add_argument("--runs", type=parsing.count, default=1000, help="number of simulated runs (default: 1000)")
     parser.add_argument("--seed", type=parsing.whole, default=0, help="seed of the first run (default: 0)")
     parser.add_argument("--json", action="store_true", help="print the prediction as JSON")
-    words = {"records": "--records", "epochs": "--epochs", "on_demand_base": "--on-demand-base", "runs": "--runs"}
+    words = {
+        "records": "--records",
+        "epochs": "--epochs",
+        "on_demand_base": "--on-demand-base",
+        "runs": "--runs",
+        "prices": "--prices",
+    }
     parser.set_defaults(run=run, words=words)
 
 

@@ -19,7 +19,7 @@ _OPTIONS = {
     "instance_count": "--hosts", "instance_type": "--instance-type", "job_name": "--name", "max_retry_attempts":
     "--max-retry-attempts", "max_run": "--max-run", "max_wait": "--max-wait", "metric_definitions": "--metric",
     "model_dir": "--model-dir", "needs": "--needs", "on_nan": "--on-nan", "on_undistributed": "--on-undistributed",
-    "output_path": "--output-path", "preemptible": "--preemptible", "prices": "--prices", "priority": "--priority",
+    "output_path": "--output-path", "preemptible": "--preemptible", "priority": "--priority",
     "processes_per_host": "--processes", "queue": "--queue", "role": "--role", "source_dir": "--source-dir",
     "spot_market": "--spot-market", "stop_grace": "--stop-grace", "use_spot_instances": "--spot",
 }  # fmt: skip
@@ -42,7 +42,7 @@ _ANY_CLASS = "|".join([*_CLASSES, *_NAMED, *_FAULTS])
 
 #: Arguments without an equivalent option: those of a channel, and `model_dir=False`.
 _NOT_OPTIONS = re.compile(r"distribution='(?:FullyReplicated|ShardedByS3Key)'|model_dir=False")
-_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate)\((\w+=[^()]*)\)")
+_CALL = re.compile(r"\b(?:RunOptions|fit|plan|simulate|compare)\((\w+=[^()]*)\)")
 _CLASS_CALL = re.compile(
     rf"(?:fault: )?(RunOptions\(\w+=)?(fit\(faults=\[)?\b({_ANY_CLASS})\(([^()]*)\)(?(2)\]\))(?(1)\))"
 )
@@ -150,5 +150,5 @@ def _quoted(value: str) -> str:
         return value
     try:
         return shlex.quote(json.dumps(ast.literal_eval(value)))
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, TypeError):
         return value

@@ -31,7 +31,6 @@ examples:
   fleetfit tuning NAME --report study.html
 """
 
-#: Names of search strategies on the command line -> names of SageMaker's API.
 #: Arguments of a tuner, as messages name them -> options of ``fleetfit tune``.
 _WORDS = {
     "max_jobs": "--max-jobs", "max_parallel_jobs": "--parallel", "max_failures": "--max-failures",
@@ -39,6 +38,7 @@ _WORDS = {
     "repeats": "--repeats", "shared_fleet": "--fleet", "strategy_config": "--max-resource",
     "hyperparameter_ranges": "--range", "completion_criteria_config": "--target",
 }  # fmt: skip
+#: Names of search strategies on the command line -> names of SageMaker's API.
 SEARCHES = {
     "bayesian": "Bayesian",
     "random": "Random",
@@ -250,7 +250,8 @@ def _tuner(args: argparse.Namespace, estimator: Estimator) -> HyperparameterTune
             given[name] = ranges.parse(text)
         except ConfigurationError as error:
             raise ConfigurationError(f"--range {name}: {error}") from None
-    if both := sorted(given.keys() & estimator.hyperparameters().keys()):
+    typed = parsing.hyperparameters(args.hyperparameters, args.script_arguments)
+    if both := sorted(given.keys() & typed.keys()):
         raise ConfigurationError(f"{both[0]} has a --range and a value. Leave one of them out.")
     resources = None
     if args.max_resource is not None or args.min_resource is not None:

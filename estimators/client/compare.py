@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,8 @@ from estimators.results.result import Result
 #: Maximum time to wait until the supervisor of an ended job has exited, in seconds. The next run starts afterwards.
 _SETTLE_SECONDS = 75.0
 _POLL_SECONDS = 0.05
+#: The least time between two updates of the line that shows a run's progress, in seconds.
+_LINE_SECONDS = 0.25
 
 
 class ComparisonWarning(UserWarning):
@@ -176,12 +179,17 @@ class _StatusLine(Callback):
         self._title = title
         self._printer = LogPrinter(sys.stderr)
         self._progress: JobProgress | None = None
+        self._shown_at = float("-inf")
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
         """Show the progress after an event."""
         if self._progress is None:
             self._progress = JobProgress.of(job)
         self._progress.take([event])
+        now = time.monotonic()
+        if now - self._shown_at < _LINE_SECONDS:
+            return
+        self._shown_at = now
         self._progress.printed()  # the logs, which would show whether the script is still importing, are not read
         self._progress.stand(str(job.secondary_status), "")
         self._printer.status(" · ".join([self._title, *self._progress.parts(time.time())]))
@@ -194,7 +202,10 @@ class _StatusLine(Callback):
 def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool) -> Result:
     """Run an estimator, and wait until its job has ended and the job's record is complete. Return the result."""
     try:
-        job = estimator.fit(inputs, logs=logs, callbacks=line)
+        watched: dict[str, Any] = (
+            {"callbacks": line} if line is not None and "callbacks" in signature(estimator.fit).parameters else {}
+        )
+        job = estimator.fit(inputs, logs=logs, **watched)
     except TrainingJobError as error:
         if not isinstance(error.job, TrainingJob):
             raise

@@ -50,8 +50,7 @@ if root not in sys.path:
     sites = [n for n, p in enumerate(sys.path) if p.endswith(("site-packages", "dist-packages"))]
     sys.path.insert(sites[0] if sites else len(sys.path), root)
 import importlib
-from container.system import ending
-ending.run(lambda: importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
+sys.exit(importlib.import_module(sys.argv.pop(1)).main(sys.argv[1:]))
 """
 
 #: Maximum time to wait until the processes of an earlier supervisor have exited, in seconds. Processes usually take 2

@@ -49,8 +49,11 @@ _RECENT = 5
 
 
 #: Matches the number of an epoch, and the loss, in a line that a script prints.
-_EPOCH = re.compile(r"\b[Ee]poch[ :=]*(\d{1,9}) ?(?:/|of) ?(\d{1,9})\b")
-_LOSS = re.compile(r"(?<![\w-])loss[ :=]+(\d+(?:\.\d+)?(?:[eE][-+]?\d+)?)")
+_EPOCH = re.compile(r"\bepoch[ :=]*\[?(\d{1,9}) ?(?:/|of) ?(\d{1,9})\b", re.IGNORECASE)
+_LOSS = re.compile(
+    r"(?<!\bval )(?<!\bvalid )(?<!\bvalidation )(?<!\btest )(?<!\beval )(?<![\w-])"
+    r"loss[ :=]+(-?\d+(?:\.\d+)?(?:e[-+]?\d+)?)", re.IGNORECASE,
+)  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +142,11 @@ class JobProgress:
                 self._totals["epoch"] = int(event.data["epochs"])
         elif event.kind == "within_epoch" and event.rank in (None, 0):
             step, seconds = int(event.data["step"]), float(event.data["seconds"])
-            self._within = {**event.data, "epoch": int(event.data["epoch"]), "step": step, "time": event.time_ns / 1e9}
+            within = {"epoch": int(event.data["epoch"]), "step": step, "seconds": seconds, "time": event.time_ns / 1e9}
+            for name, kind in (("steps", int), ("loss", float)):
+                if event.data.get(name) is not None:
+                    within[name] = kind(event.data[name])
+            self._within = within
             self._rate = step / seconds if seconds > 0 else self._rate
             if self._totals["epoch"] is None and event.data.get("epochs", 0) > self._within["epoch"]:
                 self._totals["epoch"] = int(event.data["epochs"])

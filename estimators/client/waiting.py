@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import stat
@@ -18,7 +19,7 @@ from estimators.client.folding import is_startup
 from estimators.client.interrupts import Interrupts
 from estimators.client.printing import in_jupyter, is_terminal, wants_colour, write_text
 from estimators.client.progress import JobProgress
-from estimators.job.errors import FleetfitError, JobUnreachableError
+from estimators.job.errors import FleetfitError, JobUnreachableError, shorten_uncaught
 from estimators.records import status as statuses
 from estimators.records.logs import LogReader
 
@@ -39,6 +40,7 @@ _LINE_SECONDS = 0.25
 _BREATH_SECONDS = 0.005
 #: The number of a group's last lines from which the progress is read.
 _READ = 50
+_PROGRESS = re.compile(rb"poch|POCH|[lL]oss|LOSS")
 #: Time after the script's grace period in which the supervisor must end the job, in seconds. Then the supervisor is
 #: killed.
 ENDING_SECONDS = 15.0
@@ -123,7 +125,7 @@ class JobDisplay:
             self._shown_at = float("-inf")  # show the new stage before the line
             self._show_progress()
         if self.progress is not None:
-            told = [one for one in lines if (b"poch" in one.data or b"loss" in one.data) and one.rank in (None, 0)]
+            told = [one for one in lines if one.rank in (None, 0) and _PROGRESS.search(one.data)]
             for line in told[-_READ:]:
                 self.progress.read(line.data.decode("utf-8", "replace"), line.time_ns / 1e9)
 
@@ -241,6 +243,7 @@ def told_interrupt(text: str) -> KeyboardInterrupt:
     This is not a subclass of KeyboardInterrupt, because an uncaught KeyboardInterrupt makes Python exit by SIGINT, and
     a subclass does not.
     """
+    shorten_uncaught()
     error = KeyboardInterrupt(text)
     error._render_traceback_ = lambda: [text]  # type: ignore[attr-defined]  # the name that IPython asks for
     return error

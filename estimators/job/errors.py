@@ -20,7 +20,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import sys
 import types
 import warnings
@@ -91,11 +90,37 @@ def _explains_its_cause(error: BaseException) -> bool:
     return isinstance(error, FleetfitError) and (not isinstance(error, TrainingJobError) or bool(error.traceback))
 
 
+class _Rendering:
+    """The display of one error in IPython. A pickled error does not contain this object."""
+
+    def __init__(self, error: BaseException) -> None:
+        self._error = error
+
+    def __call__(self) -> list[str]:
+        return _in_ipython(self._error)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(None), ()
+
+
 def with_users_frames_only(error: BaseException) -> BaseException:
     """Mark an error of the user's code, so that Python and IPython show no frames of fleetfit for it."""
     with contextlib.suppress(AttributeError, TypeError):  # the class may not allow other attributes
-        error._render_traceback_ = functools.partial(_in_ipython, error)  # type: ignore[attr-defined]
+        error._render_traceback_ = _Rendering(error)  # type: ignore[attr-defined]
+    shorten_uncaught()
     return error
+
+
+def _chain(error: BaseException) -> list[BaseException]:
+    """Return an error with all errors that caused it."""
+    found: list[BaseException] = []
+    waiting: list[BaseException | None] = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and not any(one is known for known in found):
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return found
 
 
 def shorten_uncaught() -> None:
@@ -103,24 +128,30 @@ def shorten_uncaught() -> None:
 
     This includes such errors among the causes of another error. An interrupt that has already been reported
     (:func:`is_told`) is not reported again. In Python's development mode (``python -X dev``), all frames are reported.
+
+    The first error of fleetfit in a process calls this function.
     """
     previous = sys.excepthook
     if getattr(previous, "__module__", None) == __name__ or sys.flags.dev_mode:
         return
 
     def hook(kind: type[BaseException], error: BaseException, trace: types.TracebackType | None) -> None:
+        ours = [one for one in _chain(error) if callable(getattr(one, "_render_traceback_", None))] if error else []
+        if not ours:
+            previous(kind, error, trace)
+            return
         if is_told(error):
             return
-        chain: list[BaseException | None] = [error]
-        for one in chain:
-            if one is not None and hasattr(one, "_render_traceback_"):
+        before = [(one, one.__traceback__, one.__cause__, one.__suppress_context__) for one in ours]
+        try:
+            for one in ours:
                 if _explains_its_cause(one):
                     one.__cause__, one.__suppress_context__ = None, True
                 one.__traceback__ = _users_frames(one)
-            for inner in (one.__cause__, one.__context__) if one is not None else ():
-                if inner not in chain:
-                    chain.append(inner)
-        previous(kind, error, error.__traceback__)
+            previous(kind, error, error.__traceback__ if any(one is error for one in ours) else trace)
+        finally:  # a debugger may still need the frames
+            for one, frames, cause, suppressed in before:
+                one.__traceback__, one.__cause__, one.__suppress_context__ = frames, cause, suppressed
 
     sys.excepthook = hook
 
@@ -131,7 +162,7 @@ def is_told(error: BaseException) -> bool:
 
 
 FleetfitError._render_traceback_ = _in_ipython  # type: ignore[attr-defined]  # the name that IPython looks up
-shorten_uncaught()
+FleetfitError.on_creation = staticmethod(shorten_uncaught)
 
 
 class TrainingJobError(FleetfitError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import shutil
 import sys
@@ -26,10 +28,14 @@ def terminal_width(stream: IO[str] | None = None) -> int | None:
     """
     stream = stream if stream is not None else sys.stdout
     try:
-        on_terminal = stream is not None and stream.isatty()
-    except ValueError:  # the stream is closed
+        if stream is None or not stream.isatty():
+            return None
+    except (AttributeError, ValueError, OSError):  # an object that only has write(), or a closed stream
         return None
-    return max(_LEAST, shutil.get_terminal_size().columns) if on_terminal else None
+    if "COLUMNS" not in os.environ:
+        with contextlib.suppress(AttributeError, ValueError, OSError):
+            return max(_LEAST, os.get_terminal_size(stream.fileno()).columns)
+    return max(_LEAST, shutil.get_terminal_size().columns)
 
 
 def numbers(head: Sequence[str], rows: Sequence[Sequence[str]], width: int | None = None) -> str:

@@ -204,6 +204,7 @@ class Cluster(Ranks[TensorCollectives]):
         records = make_dataset()
         channels = data_partition.channels_of(records)
         self._agreement = progress = None
+        options = dataclasses.replace(options, holds=data_partition.held_by(records, options.holds))
         why = "resumable=False" if resumable is False else ""
         if resumable is None:
             why = why_not(records, options, streams=bool(channels))
@@ -219,11 +220,11 @@ class Cluster(Ranks[TensorCollectives]):
                 size=self.size,
                 rank=self.rank,
                 seed=order,
-                shuffle=options.shuffle,
+                # Ranks with different records may have buffers of different sizes, but only rank 0's is saved.
+                shuffle=options.shuffle if options.holds == "all" else bool(options.shuffle),
                 insist=bool(resumable or channels),
             )
         self.training_data.made(progress, why)
-        options = dataclasses.replace(options, holds=data_partition.held_by(records, options.holds))
         found = data.training_shard(
             records,
             options,
@@ -350,8 +351,8 @@ class Cluster(Ranks[TensorCollectives]):
                 ),
                 *callbacks,
             ],
-            shuffle=False,  # the dataset shuffles; with True, Keras 3 warns that it does not
             verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
+            **data.no_shuffling(model),
         )
         names = list(found.history)
         return [
@@ -391,10 +392,14 @@ class Cluster(Ranks[TensorCollectives]):
 
         Raises:
             ValueError: an option is out of range.
+            RefusedError: ``validation_holds`` is needed, because the job has files that differ between hosts.
         """
         validate = None
         if validation is not None:
             make = validation
+            # here, and not only at the end of the first epoch
+            if validation_holds is not None or data_partition.sharded_files(os.environ):
+                data_partition.held_by(make() if validation_holds is None else None, validation_holds)
 
             def validate(model: Any) -> Mapping[str, float]:
                 return self.evaluate(

@@ -9,6 +9,7 @@ all ranks equals the mean of the real records.
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import numbers
 import warnings
 from collections.abc import Callable
@@ -87,6 +88,14 @@ def vectorized(function: Parse) -> Vectorized:
             returns tensors with ``n`` rows.
     """
     return Vectorized(function)
+
+
+def no_shuffling(model: Any) -> dict[str, bool]:
+    """Return the argument with which ``model.fit`` does not shuffle. The datasets shuffle, and Keras 3 warns otherwise.
+
+    A model may have its own ``fit``, without this argument.
+    """
+    return {"shuffle": False} if "shuffle" in inspect.signature(model.fit).parameters else {}
 
 
 def per_rank_batch(global_batch_size: Any, size: int) -> int:

@@ -317,8 +317,10 @@ def remaining(records: Any, *, shuffle: int | None, seed: int | None, epoch: int
         import tensorflow as tf
 
         count, whole = records.cardinality(), records
-        records = tf.data.Dataset.from_tensors(0).flat_map(
-            lambda _: in_order_of(whole, shuffle, order_seed(seed, epoch))
+        records = (
+            tf.data.Dataset.from_tensors(0)
+            .flat_map(lambda _: in_order_of(whole, shuffle, order_seed(seed, epoch)))
+            .with_options(whole.options())
         )
         if count >= 0:
             records = records.apply(tf.data.experimental.assert_cardinality(count))
@@ -457,8 +459,8 @@ class ElasticCluster(Cluster):
                         initial_epoch=state.epoch,
                         epochs=epochs,
                         callbacks=[*ours, *lasting, commits],
-                        shuffle=False,
                         verbose=(2 if self.is_chief else 0) if verbose is None else verbose,
+                        **data.no_shuffling(model),
                     )
                     history.append({name: float(values[-1]) for name, values in found.history.items() if values})
                     stop = commits.stop

@@ -38,7 +38,8 @@ def check_files(holds: str, workers: int, *, streams: bool) -> None:
     Raises:
         RefusedError: all workers would read the files of the chief's host.
     """
-    if holds != "all" and workers > 1 and not streams and os.environ.get(variables.SHARED_MACHINE) == "1":
+    shares = holds != "all" and workers > 1 and not streams and data_partition.sharded_files(os.environ)
+    if shares and os.environ.get(variables.SHARED_MACHINE) == "1":
         raise RefusedError(
             f"holds={holds!r}: with parameter_server, the chief makes the datasets, so all workers would read the "
             "files of algo-1, and no worker those of the other hosts. Give the channel input_mode='Pipe' or "

@@ -81,7 +81,10 @@ def _all_of(records: Any) -> Iterator[Any]:
 
 
 def _is_seeded(one: Any) -> bool:
-    return [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")] != [0, 0]
+    try:
+        return [int(getattr(one, name, 0)) for name in ("_seed", "_seed2")] != [0, 0]
+    except TypeError:  # a symbolic tensor, in a graph
+        return True
 
 
 def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:

@@ -86,7 +86,7 @@ class TorchLoader:
                 )
         if isinstance(global_batch_size, bool) or not isinstance(global_batch_size, int):
             raise TypeError(f"loader(global_batch_size=…) must be a whole number, got {global_batch_size!r}.")
-        if isinstance(seed, bool) or not isinstance(seed, int):
+        if isinstance(seed, bool) or not hasattr(seed, "__index__"):
             raise TypeError(f"loader(seed=…) must be a whole number, the same on every rank; got {seed!r}.")
         if global_batch_size < collectives.size:
             raise ValueError(
@@ -99,7 +99,7 @@ class TorchLoader:
         self._collectives = collectives
         self._per_step = global_batch_size
         self._shuffle = bool(shuffle)
-        self._seed = seed
+        self._seed = int(seed)
         self.epoch = 0
         self.position = 0
         self.weight = 1.0

@@ -14,7 +14,7 @@ from pathlib import Path
 from container.contract.failures import Cause, Failure
 from container.contract.frames import BODY_LIMIT, LINE_LIMIT
 from container.contract.messages import encode
-from container.system import saved
+from container.system import saved, transfer
 from container.system.asyncio_loop import gather
 from container.system.locations import is_s3, path_here
 from estimators.backends import config, local, trees
@@ -111,6 +111,8 @@ class ApartPlatform(Platform):
             if path is None:
                 channels[name] = values
                 continue
+            if lacking := transfer.left_out(path):
+                raise PreparationFailed(f"channel {name!r}: {lacking}")
             whole = values.get("mode") != "Pipe" and values.get("data_type", "S3Prefix") == "S3Prefix"
             if whole and values.get("distribution", "FullyReplicated") == "FullyReplicated":
                 pushes.append((path, f"ml/input/data/{name}"))  # copied as a whole, so the agent has nothing to do

@@ -96,7 +96,8 @@ def _text_on_s3(place: str) -> str:
     if not key.endswith((".yaml", ".yml")):
         key = f"{key.rstrip('/')}/config.yaml".lstrip("/")
     try:
-        body: bytes = boto3.session.Session().client("s3").get_object(Bucket=bucket, Key=key)["Body"].read()
+        client = (boto3.DEFAULT_SESSION or boto3.session.Session()).client("s3")
+        body: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
         return body.decode("utf-8")
     except (BotoCoreError, ClientError, ValueError) as error:
         raise ConfigurationError(f"s3://{bucket}/{key} cannot be read: {error}.") from error

@@ -295,7 +295,7 @@ def _archive(record: JobRecord, place: str | None) -> Path | None:
         target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         whole = target.with_name(f".{target.name}.{os.getpid()}")
         try:
-            boto3.session.Session().client("s3").download_file(bucket, key, str(whole))
+            (boto3.DEFAULT_SESSION or boto3.session.Session()).client("s3").download_file(bucket, key, str(whole))
             whole.replace(target)
         except (BotoCoreError, ClientError, OSError) as error:
             raise RecordError(f"job {record.name}: {place} cannot be downloaded: {error}.") from error

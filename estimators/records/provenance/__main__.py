@@ -5,6 +5,7 @@ The supervisor starts it with ``python …/estimators/records/provenance/__main_
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -44,8 +45,9 @@ def lower_priority() -> None:
     import psutil
 
     own = psutil.Process()
-    own.nice(_NICE)
-    own.ionice(psutil.IOPRIO_CLASS_IDLE)
+    with contextlib.suppress(OSError, psutil.Error):  # a sandbox may forbid it
+        own.nice(_NICE)
+        own.ionice(psutil.IOPRIO_CLASS_IDLE)
 
 
 if __name__ == "__main__":

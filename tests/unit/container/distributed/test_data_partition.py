@@ -45,6 +45,9 @@ def test_workers_of_parameter_servers_on_one_machine_cannot_find_their_own_files
     check_files("all", 2, streams=False)
     check_files("host", 2, streams=True)
     check_files("host", 1, streams=False)
+    check_files("rank", 2, streams=False)  # no channel has files that differ
+    monkeypatch.setenv("SM_HOSTS", '["algo-1", "algo-2"]')
+    monkeypatch.setenv("SM_INPUT_DATA_CONFIG", '{"train": {"S3DistributionType": "ShardedByS3Key"}}')
     with pytest.raises(RefusedError, match="all workers would read the files of algo-1"):
         check_files("host", 2, streams=False)
     monkeypatch.delenv(variables.SHARED_MACHINE)

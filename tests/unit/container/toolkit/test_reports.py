@@ -87,6 +87,12 @@ def test_a_collective_that_timed_out_is_named(text: str, raised: bool, words: st
             "Exception encountered when calling Dense.call().\n\n\x1b[1mInput 0 does not fit\x1b[0m\n\nArguments: x",
             "ValueError: Input 0 does not fit",
         ),
+        (
+            "Exception encountered when calling layer 'mine' (type Mine).\n\nin user code:\n\n    File x, line 3\n\n"
+            "    ValueError: my real cause\n\n\nCall arguments received by layer 'mine':\n  • x=tf.Tensor(shape=(3,))",
+            "ValueError: my real cause",
+        ),
+        ("in user code:\n\n    File x, line 3\n\n    something else", "ValueError: in user code:"),
     ],
 )
 def test_the_headline_of_keras_is_the_cause(message: str, headline: str) -> None:
