@@ -201,6 +201,13 @@ def study() -> TuningRecord:
     return _Study(Path("sample"))
 
 
+def study_with_plots() -> str:
+    """Return the HTML of a tuning job, with the parts of its plots in place of pixels."""
+    record = study()
+    plots = [study_plots.history(record), study_plots.parallel(record)]
+    return study_html(record, plots=False) + json.dumps([_parts(plot) for plot in plots])
+
+
 def pane() -> str:
     """Return the HTML of a pane whose job has ended."""
     return render(
@@ -216,7 +223,7 @@ SAMPLES: dict[str, Callable[[], str | Plot]] = {
     "comparison": lambda: comparison()._repr_html_(),
     "recommendation": lambda: recommendation()._repr_html_(),
     "forecast": forecast,
-    "study": lambda: study_html(study(), plots=False),
+    "study": study_with_plots,
     "Curves": lambda: comparison().plot("curves"),
     "Throughput": lambda: comparison().plot("throughput"),
     "Phases": lambda: comparison().plot("phases"),

@@ -23,11 +23,11 @@ _CONTAINERS = "04-models-and-bandwidths.ipynb"
 #: The first one says whether notebooks run at all.
 _MARKS = {
     "01": pytest.mark.landing,
-    **dict.fromkeys(("02", "06", "07", "08", "09", "10", "11", "13"), pytest.mark.soak),
+    **dict.fromkeys(("02", "06", "07", "09", "10", "11", "13"), pytest.mark.soak),
 }
 
 #: Notebooks that were not executed since their displays have changed.
-EARLIER = {"01", "02", "03", "04", "06", "07", "08", "09", "11", "12"}
+EARLIER = {"01", "02", "03", "04", "06", "07", "09", "11", "12"}
 
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
 PROGRAM = """
