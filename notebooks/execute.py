@@ -2,11 +2,15 @@
 
 ``FLEETFIT_NOTEBOOKS=small`` makes them small enough for tests, which execute copies. Paths of this machine do not get
 into the outputs that are committed.
+
+The metadata of an executed notebook has a digest of the code with its outputs, and the digests of the displays in the
+outputs. ``outdated()`` compares them with the notebook and with the displays of today.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import sys
@@ -41,15 +45,42 @@ def execute(source: Path, target: Path | None = None, *, timeout: float = 1800.0
         for output in cell.get("outputs", ()):
             _tidy(output)
     notebook.metadata.pop("widgets", None)
-    notebook.metadata["fleetfit"] = {"executed": digest(notebook)}
+    notebook = nbformat.reads(nbformat.writes(notebook), as_version=4)  # as it will be read
+    notebook.metadata["fleetfit"] = {"executed": digest(notebook), "displays": displays_of(notebook)}
     nbformat.write(notebook, target or source)
     return notebook
 
 
 def digest(notebook: nbformat.NotebookNode) -> str:
-    """Return what changes with the code of a notebook: outputs belong to the code that made them."""
-    code = "\0".join(cell.source for cell in notebook.cells if cell.cell_type == "code")
-    return hashlib.sha256(code.encode()).hexdigest()[:16]
+    """Return a text that changes with the code of a notebook and with its outputs, but not with its prose."""
+    code = [[cell.source, cell.execution_count, cell.outputs] for cell in notebook.cells if cell.cell_type == "code"]
+    return hashlib.sha256(json.dumps(code, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def displays_of(notebook: nbformat.NotebookNode) -> dict[str, str]:
+    """Return today's digests of the displays that a notebook shows, by their names (see ``displays.py``)."""
+    import displays
+
+    shown: set[str] = set()
+    for cell in notebook.cells:
+        for output in cell.get("outputs", ()):
+            data = output.get("data", {})
+            shown.update(re.findall(r'class="fleetfit-([\w-]+)"', data.get("text/html", "")))
+            shown.update(re.findall(r"^<Plot '(.*)'>$", data.get("text/plain", "")))
+    return {name: text for name, text in displays.today().items() if name in shown}
+
+
+def outdated(notebook: nbformat.NotebookNode) -> list[str]:
+    """Return the reasons why a notebook must be executed again, as sentences."""
+    said = notebook.metadata.get("fleetfit", {})
+    reasons = []
+    if said.get("executed") != digest(notebook):
+        reasons.append("Its code or its outputs have changed since it was executed.")
+    was, now = said.get("displays", {}), displays_of(notebook)
+    changed = sorted(name for name in {*was, *now} if was.get(name) != now.get(name))
+    if changed:
+        reasons.append(f"fleetfit shows these displays differently today: {', '.join(changed)}.")
+    return reasons
 
 
 def _tidy(output: nbformat.NotebookNode) -> None:

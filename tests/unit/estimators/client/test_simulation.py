@@ -193,7 +193,7 @@ def test_shares_add_up_and_the_cost_is_of_every_host() -> None:
     assert run.on_demand_s == pytest.approx(run.seconds) and run.spot_s < 3 * run.seconds
     data = json.loads(json.dumps(forecast.to_dict()))
     assert data["cost"]["low"] <= data["cost"]["median"] <= data["cost"]["high"] and data["runs"] == 5
-    assert "spot saves" in str(forecast) and "<table>" in forecast._repr_html_()
+    assert "spot saves" in str(forecast) and "<table class=" in forecast._repr_html_()
 
 
 def test_the_commit_interval_is_young_s() -> None:
