@@ -40,12 +40,10 @@ def add(subparsers: Any) -> None:
         running, "-s", "--strategy", "NAME", f"distribution strategy: one of {', '.join(jobargs.STRATEGIES)}",
     )  # fmt: skip
     jobargs.add_framework(running)
-    running.add_argument(
-        "-n", "--hosts", default="2", metavar="N[,N…]", help="run with each of these numbers of hosts (default: 2)"
-    )
+    running.add_argument("-n", "--hosts", metavar="N[,N…]", help="run with each of these numbers of hosts (default: 2)")
     running.add_argument("-p", "--processes", type=parsing.count, metavar="N", help="processes per host (default: 1)")
     running.add_argument(
-        "-t", "--instance-type", default=fleets.DEFAULT, metavar="TYPE",
+        "-t", "--instance-type", metavar="TYPE",
         help=f"where the hosts come from (default: {fleets.DEFAULT})",
     )  # fmt: skip
     parsing.repeated(
@@ -57,7 +55,7 @@ def add(subparsers: Any) -> None:
         "of its data",
     )  # fmt: skip
     running.add_argument(
-        "--repeat", type=parsing.count, default=1, metavar="N", help="number of runs of each combination (default: 1)"
+        "--repeat", type=parsing.count, metavar="N", help="number of runs of each combination (default: 1)"
     )
     running.add_argument("--logs", action="store_true", help="show the logs of the jobs")
     shown = parser.add_argument_group("output")
@@ -68,7 +66,10 @@ def add(subparsers: Any) -> None:
 
 
 #: Options that only affect runs of a script.
-_ONLY_RUNS = ("strategy", "framework", "source-dir", "hyperparameters", "input", "logs")
+_ONLY_RUNS = (
+    "strategy", "framework", "source-dir", "hosts", "processes", "instance-type", "hyperparameters", "input", "repeat",
+    "logs",
+)  # fmt: skip
 
 
 def run(args: argparse.Namespace) -> int:
@@ -90,7 +91,7 @@ def run(args: argparse.Namespace) -> int:
         else:
             inputs = parsing.inputs(args.input)
             comparison = compare(
-                *_estimators(args), inputs=inputs, repeat=args.repeat, prices=prices, logs=args.logs
+                *_estimators(args), inputs=inputs, repeat=args.repeat or 1, prices=prices, logs=args.logs
             )  # fmt: skip
     show(comparison, as_json=args.json, report=args.report)
     return Exit.OK if all(group.completed for group in comparison.groups) or args.jobs else Exit.FAILED
@@ -112,7 +113,7 @@ def _estimators(args: argparse.Namespace) -> list[Any]:
     from estimators.client.jobfiles import building
 
     found = []
-    for strategy, hosts in itertools.product(args.strategy, _numbers(args.hosts)):
+    for strategy, hosts in itertools.product(args.strategy, _numbers(args.hosts or "2")):
         processes = None if strategy.lower().startswith(("parameter", "ps", "none", "mirrored")) else args.processes
         values: dict[str, Any] = {
             "entry_point": args.script,

@@ -366,7 +366,9 @@ class Wait:
                 raise
             self._interrupts.count += 1
         except BaseException as error:  # noqa: BLE001 - run() raises it
-            self._failed = self._failed or error
+            if self._failed is not None:
+                error.__context__ = self._failed
+            self._failed = error
 
     def _ping(self) -> None:
         """Check that the supervisor responds, because the job has had no new output for a while.

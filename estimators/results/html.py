@@ -29,7 +29,7 @@ def render(template: str, **values: Any) -> str:
 def _environment() -> Environment:
     import jinja2
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FileSystemLoader(Path(__file__).parents[1]),
         autoescape=True,
         auto_reload=False,
@@ -38,6 +38,8 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    made.filters["visible"] = visible
+    return made
 
 
 def _finalize(value: Any) -> str | Markup:

@@ -76,6 +76,28 @@ def test_a_long_epoch_shows_its_steps_before_it_ends() -> None:
     assert progress.parts(27.0)[:4] == ["training", "epoch 2 of 4", "step 60", "loss 0.5"]
 
 
+@pytest.mark.parametrize("odd", [{"steps": "x"}, {"loss": "bad"}, {"step": None}, {"seconds": "now"}])
+def test_an_odd_report_within_an_epoch_is_ignored(odd: dict[str, Any]) -> None:
+    progress = training(epochs=4)
+    progress.take([phase("first_step"), event("within_epoch", **{"epoch": 1, "step": 3, "seconds": 1.0, **odd})])
+    assert progress.parts(2.0) == ["training", "2 s"]
+
+
+@pytest.mark.parametrize(
+    ("line", "epoch", "loss"),
+    [
+        ("Epoch [2/10], Step [5/100], Loss: 0.4", "epoch 2 of 10", "loss 0.4"),
+        ("Epoch 2/10, loss: 0.5, validation loss: 0.9", "epoch 2 of 10", "loss 0.5"),
+        ("EPOCH 2 of 10 loss=-0.5 val loss=3", "epoch 2 of 10", "loss -0.5"),
+    ],
+)
+def test_lines_of_other_scripts(line: str, epoch: str, loss: str) -> None:
+    progress = training()
+    progress.printed()
+    progress.read(line, 10.0)
+    assert progress.parts(12.0) == ["running", epoch, loss, "12 s"]
+
+
 def test_epochs_and_losses_of_scripts_that_only_print_them() -> None:
     keras, torch = training(), training()
     for progress in (keras, torch):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import re
+from types import SimpleNamespace
 
 import pytest
 
@@ -38,6 +40,13 @@ def test_paragraphs_are_wrapped_at_words() -> None:
         (len(line) <= 60 and line.startswith("  word")) or line.startswith("    word") for line in lines
     )
     assert tables.paragraphs([text], None) == [text]
+
+
+def test_an_object_that_can_only_be_written_to_has_no_width() -> None:
+    assert tables.terminal_width(SimpleNamespace(write=len)) is None  # type: ignore[arg-type]
+    closed = io.StringIO()
+    closed.close()
+    assert tables.terminal_width(closed) is None
 
 
 def test_prose_keeps_code_paths_and_commands_whole() -> None:
