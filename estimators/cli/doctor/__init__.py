@@ -6,6 +6,7 @@ of the installed packages. Only with ``deep``, TensorFlow, Horovod and mpirun ar
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import sys
 from collections.abc import Mapping
@@ -46,6 +47,10 @@ def diagnose(
     mpi_line = installed.openmpi(mpirun, mpi)
     sites = packages.site_folders()
     horovod = installed.horovod(found, sites, mpirun)
+    if tensorflow.state is Verdict.ABSENT and mpirun is None and "horovod" not in found:
+        # PyTorch alone trains without both
+        mpi_line = dataclasses.replace(mpi_line, state=Verdict.ABSENT)
+        horovod = dataclasses.replace(horovod, state=Verdict.ABSENT)
     findings = [
         installed.python(),
         installed.fleetfit(found),
