@@ -26,9 +26,6 @@ _MARKS = {
     **dict.fromkeys(("02", "06", "07", "09", "10", "11", "13"), pytest.mark.soak),
 }
 
-#: Notebooks that were not executed since their displays have changed.
-EARLIER = {"04"}
-
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
 PROGRAM = """
 import sys
@@ -95,10 +92,7 @@ def test_what_is_committed_has_outputs_and_speaks_of_no_machine(notebook: Path) 
 def test_what_is_committed_of_its_outputs_is_of_today(notebook: Path) -> None:
     """Its outputs are those that its code has made, and fleetfit would show its tables and plots in the same way."""
     reasons = execute.outdated(nbformat.read(notebook, as_version=4))
-    if reasons and notebook.name[:2] in EARLIER:
-        pytest.xfail("its outputs are known to be of an earlier version")
     assert not reasons, f"{' '.join(reasons)} Execute it again: python notebooks/execute.py {notebook.name}"
-    assert notebook.name[:2] not in EARLIER, "it is of today: remove it from EARLIER"
 
 
 def test_outputs_that_were_edited_and_displays_that_have_changed_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
