@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from estimators.job import fleets
 from estimators.job.secrets import mask_value
 from estimators.job.text import columns_of, visible
-from estimators.results.html import render
+from estimators.results.html import STATE_COLOURS, render
 from estimators.results.summary import number_text, seconds_text
 
 if TYPE_CHECKING:
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
 
 _BOLD, _RESET = "\x1b[1m", "\x1b[0m"
 _STATUS_COLOURS = {"Completed": "\x1b[32m", "Failed": "\x1b[31m", "Stopped": "\x1b[33m", "Stopping": "\x1b[33m"}
-
-#: The colours of the statuses. All are readable on white and on black.
-_HTML_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 #: The label of the row that contains sentences. Each sentence begins on a new line.
 _WARNINGS = "warnings"
@@ -117,7 +114,7 @@ def job_values(result: Result) -> dict[str, Any]:
     return {
         "job": result.job_name,
         "status": _status_text(result),
-        "colour": _HTML_COLOURS.get(result.status, "inherit"),
+        "colour": STATE_COLOURS.get(result.status, "inherit"),
         "reason": result.failure_reason,
         "rows": rows(result),
     }

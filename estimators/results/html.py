@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from markupsafe import Markup
 
 
+#: The colours of the states of jobs and trials. All are readable on white and on black.
+STATE_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
+
+
 def render(template: str, **values: Any) -> str:
     """Return a template filled in with values.
 
@@ -39,6 +43,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
     )
     made.filters["visible"] = visible
+    made.globals["states"] = STATE_COLOURS
     return made
 
 

@@ -15,7 +15,7 @@ from estimators.client.printing import say, write_text
 from estimators.job.errors import FleetfitError, TrainingJobError, TuningJobError
 from estimators.job.text import columns_of, visible
 from estimators.records.private_files import explained
-from estimators.results.html import render
+from estimators.results.html import STATE_COLOURS, render
 from estimators.results.summary import number_text, seconds_text
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
@@ -31,8 +31,6 @@ _LIVE_ROWS = 15
 _DROPPED = ("job", "reports", "time")
 #: The title of the column that contains all hyperparameters.
 _TOGETHER = "hyperparameters"
-#: The colours of the statuses. All are readable on white and on black.
-_COLOURS = {"Completed": "#1a8f4c", "Failed": "#d0473d", "Stopped": "#a56d1c", "Stopping": "#a56d1c"}
 
 
 def trial_line(row: dict[str, Any], place: int, spec: TuningSpec, *, best: bool = False) -> str:
@@ -153,7 +151,7 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
         "tuning/templates/study",
         name=record.name,
         state=state,
-        colour=_COLOURS.get(state, "inherit"),
+        colour=STATE_COLOURS.get(state, "inherit"),
         why=status.get("FailureReason") or status.get("Fleetfit", {}).get("ended_because") or "",
         summary=summary(record),
         head=[head[-1], *head[:-1]],

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 START = """
-import atexit, sys, threading, time
+import atexit, sys, threading
 from container.system import ending
 
 class Module:
@@ -18,7 +18,7 @@ class Module:
 kept = Module()
 def main():
     atexit.register(print, "function")
-    threading.Thread(target=lambda: (time.sleep(0.1), print("thread"))).start()
+    threading.Thread(target=lambda: (threading.main_thread().join(), print("thread"))).start()
 """
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import until
 
 from estimators import TensorFlow, TrainingJobError
 from estimators.callbacks import NotifyCallback
@@ -101,12 +102,15 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
     url, posted, answers = server
     answers += [404]
     estimator.entry_point = "quick.py"
-    broken = [NotifyCallback(["false"], url), NotifyCallback(["/nonexistent"]), NotifyCallback(["true"], on="failed")]
+    program = tmp_path / "without-its-interpreter"
+    program.write_text("#!/nonexistent/interpreter\n")
+    program.chmod(0o700)
+    broken = [NotifyCallback(["false"], url), NotifyCallback([str(program)]), NotifyCallback(["true"], on="failed")]
     estimator.fit(logs=False, callbacks=broken)
     said = capfd.readouterr().err
     assert "has completed, but the notification was not sent: false exited with code 1." in said
     assert "127.0.0.1: Not Found." in said
-    assert "/nonexistent" in said
+    assert str(program) in said
     assert "s3cret" not in said
     assert len(posted) == 1
 
@@ -116,9 +120,12 @@ def test_what_is_not_delivered_harms_no_job_and_shows_no_secret(
 
 
 def test_a_command_that_hangs_is_ended_and_reported(
-    estimator: TensorFlow, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+    estimator: TensorFlow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(notifying, "_PATIENCE_S", 0.5)
+    command = ["sh", "-c", f"echo $$ > {shlex.quote(str(tmp_path / 'pid'))}; exec sleep 1000"]
     estimator.entry_point = "quick.py"
-    estimator.fit(logs=False, callbacks=[NotifyCallback(["sleep", "1000"])])
+    estimator.fit(logs=False, callbacks=[NotifyCallback(command)])
     assert "not all notifications were sent within 0.5 s" in capfd.readouterr().err
+    pid = (tmp_path / "pid").read_text().strip()
+    until(lambda: not Path("/proc", pid).exists())

@@ -18,7 +18,7 @@ from estimators import Comparison, ComparisonWarning, ConfigurationError, Result
 from estimators.client.compare import _labels, _turns
 from estimators.job.errors import RecordError
 from estimators.records.record import job_names
-from estimators.results import display
+from estimators.results import html
 from estimators.results.plots import INK, KINDS, style
 from estimators.results.result import Point
 from estimators.testing import FakeOutcome
@@ -241,7 +241,7 @@ def test_words_of_the_report_read_on_its_light_and_dark_grounds(tmp_path: Path) 
     dark_text, dark_ground = re.findall(r"dark\) \{ body \{ color: (#\w+); background: (#\w+); \}", page)[0]
     ground = {"#fff": "#ffffff"}[ground]
     assert _contrast(text, ground) >= 7 and _contrast(dark_text, dark_ground) >= 7
-    for colour in {*display._HTML_COLOURS.values(), INK}:
+    for colour in {*html.STATE_COLOURS.values(), INK}:
         assert min(_contrast(colour, ground), _contrast(colour, dark_ground)) >= 3.9, colour
 
 
