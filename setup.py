@@ -174,7 +174,7 @@ setup(
         "simulation": SIMULATION,
         "test": TEST,
     },
-    entry_points={"console_scripts": ["fleetfit = estimators.cli.main:main"]},
+    entry_points={"console_scripts": ["fleetfit = fleetfit.__main__:main"]},
     classifiers=[
         "Development Status :: 3 - Alpha",
         "Intended Audience :: Science/Research",

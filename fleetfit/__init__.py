@@ -7,5 +7,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from estimators import *  # noqa: F403
 else:
+    import estimators
+    from container.contract.public import exports
+
     # Only the names are exported, because a module that is imported under two names would exist twice.
-    from estimators import __all__, __dir__, __getattr__  # noqa: F401
+    __all__, __getattr__, __dir__ = exports(__name__, estimators.__file__)
+    del estimators, exports

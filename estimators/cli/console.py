@@ -7,6 +7,7 @@ import io
 import os
 import re
 import sys
+import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -99,6 +100,10 @@ def table(
         wanted = sum(2 + max(columns_of(row[one]) for row in (header, *rows)) for one in shown) - 2
         if width is not None and wanted > width:
             shown.remove(place)
+    room = width or 100_000  # for the names
+    for place in {*shown} - {names}:
+        room -= 2 + max(columns_of(row[place]) for row in (header, *rows))
+    room = max(room, (width or 0) // 2)
     longest = max((columns_of(row[names]) for row in rows), default=12)
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for place in shown:
@@ -109,7 +114,9 @@ def table(
             min_width=12 if place == names else 4,
         )
     for row in rows:
-        cells = [Text(visible(row[place])) for place in shown]
+        name = visible(row[names])  # which is divided at hyphens
+        name = name if columns_of(name) <= room else "\n".join(textwrap.wrap(name, room, break_long_words=False))
+        cells = [Text(name if place == names else visible(row[place])) for place in shown]
         if status_column is not None:
             cells[shown.index(status_column)].stylize(_STATUS_STYLES.get(row[status_column].split(" ", 1)[0], ""))
         made.add_row(*cells)

@@ -70,6 +70,7 @@ def compare(
     Raises:
         ConfigurationError: no item is given, an item cannot be compared, or an option is wrong.
         JobNotFoundError: no job has the given name.
+        KeyboardInterrupt: the user interrupted a run. The table of the runs that have ended is printed.
     """
     things, given = _things(what, names)
     rules.whole(1)("compare(repeat=…)", repeat)
@@ -88,7 +89,14 @@ def compare(
         title = f"compare: {count} of {len(turns)}: {given[index] or _name(things[index])}"
         write_text(sys.stderr, f"{title} …\n")
         line = _StatusLine(title) if not logs and is_terminal(sys.stderr) else None
-        found[index].append(_run(things[index], inputs, line, logs=logs))
+        try:
+            found[index].append(_run(things[index], inputs, line, logs=logs))
+        except KeyboardInterrupt:
+            ended = [(results, name) for results, name in zip(found, given, strict=True) if results]
+            if ended:
+                table = Comparison(_groups(*zip(*ended, strict=True)), prices=prices)
+                write_text(sys.stderr, f"compare: interrupted. The runs that have ended:\n\n{table}\n")
+            raise
     comparison = Comparison(_groups(found, given), prices=prices)
     for text in comparison.warnings:
         warn(text, ComparisonWarning)

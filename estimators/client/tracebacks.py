@@ -20,12 +20,15 @@ HELD_S = 3.0
 #: A line that a process prints within this time after the last held-back line is also held back. In nanoseconds.
 _BURST_NS = 100_000_000
 
-_HINT = b"Traceback (most recent call last)"
 #: Matches the lines in the traceback of an exception group that describe its member exceptions.
 _IN_GROUP = re.compile(rb" +\| \S")
 _HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
+#: Matches the line before the traceback that a process of a ``multiprocessing`` pool has sent as text.
+_REMOTE = re.compile(rb"[\w.]*RemoteTraceback: *\r?$")
+#: A shortcut: every line that matches one of the two contains one of these.
+_HINTS = (b"Traceback (most recent call last)", b"RemoteTraceback: ")
 #: Beginnings of the line that Python prints between two chained exceptions.
-_CHAIN = (b"During handling of the above exception", b"The above exception was the direct cause")
+_CHAIN = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
 
 _Key = tuple[str, str | None]
 
@@ -55,12 +58,13 @@ class Tracebacks:
         """Add new lines, and yield the lines that can be shown now."""
         now = self._clock()
         for line in lines:
-            if not self._held and _HINT not in line.data:  # a shortcut for nearly every line
+            hinted = _HINTS[0] in line.data or _HINTS[1] in line.data
+            if not self._held and not hinted:  # a shortcut for nearly every line
                 yield line
                 continue
             key = (line.host, line.process)
             held = self._held.get(key)
-            if line.rank is None or (held is None and _HINT not in line.data):
+            if line.rank is None or (held is None and not hinted):
                 yield line
                 continue
             if held is not None:
@@ -70,7 +74,7 @@ class Tracebacks:
                     continue
                 del self._held[key]
                 yield from held.lines
-            if _HEADER.match(line.data) is not None:
+            if _begins(line):
                 self._held[key] = _HeldTraceback(line, now)
             else:
                 yield line
@@ -99,7 +103,7 @@ class Tracebacks:
             mask: A function that hides secrets in a text. The secrets in ``told`` are already hidden.
         """
         held, self._held = self._held, {}
-        known = {line.strip() for line in (told or "").splitlines()}
+        known = {_bare(line) for line in (told or "").splitlines()}
         for one in held.values():
             yield from one.lines if told is None else _untold(one.lines, known, mask)
 
@@ -112,18 +116,30 @@ def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -
         known: The lines of the traceback that the caller shows.
         mask: A function that hides secrets in a text.
     """
-    headers = [place for place, line in enumerate(lines) if _HEADER.match(line.data) is not None]
-    first = headers.pop()
-    while headers and any(line.data.startswith(_CHAIN) for line in lines[headers[-1] : first]):
-        first = headers.pop()  # include the tracebacks of the exceptions that are chained with the last one
+    starts = [place for place, line in enumerate(lines) if _begins(line)]
+    first = starts.pop()
+    # Include the text of a remote traceback, and the tracebacks of the exceptions that are chained with the last one.
+    while starts and (
+        _REMOTE.match(lines[starts[-1]].data) or any(_CHAIN.match(line.data) for line in lines[starts[-1] : first])
+    ):
+        first = starts.pop()
     yield from lines[:first]
     in_frames = False
     for line in lines[first:]:
-        text = mask(line.data.decode("utf-8", "replace")).strip(" |+-\r\n")
-        if _HEADER.match(line.data) is not None:
+        text = _bare(mask(line.data.decode("utf-8", "replace")))
+        if _begins(line) or _HEADER.match(line.data.lstrip(b" |")):
             in_frames = True
         elif in_frames and line.data.startswith((b" ", b"\t")) and not _IN_GROUP.match(line.data):
             continue
-        elif text and text not in known and not text.isdigit() and not line.data.startswith(_CHAIN):
+        elif text and text not in known and not text.isdigit() and not _CHAIN.match(line.data):
             in_frames = in_frames and _IN_GROUP.match(line.data) is not None
             yield line
+
+
+def _begins(line: LogLine) -> bool:
+    return _HEADER.match(line.data) is not None or _REMOTE.match(line.data) is not None
+
+
+def _bare(line: str) -> str:
+    """Return a line without the marks that Python draws around the members of an exception group."""
+    return line.strip(" |+-\r\n")

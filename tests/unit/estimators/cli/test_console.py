@@ -38,6 +38,14 @@ def test_a_narrow_terminal_has_fewer_columns(monkeypatch: pytest.MonkeyPatch, wi
     assert "".join(line[:45].split(" ")[0] for line in lines[1:]).startswith(ROWS[0][0]), "no name is cut"
 
 
+def test_a_long_name_is_divided_at_a_hyphen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(console, "terminal_width", lambda: 60)
+    name = "a-rather-long-name-of-a-training-job-with-many-words-in-2026"
+    lines = console.table(("NAME", "STATUS"), [[name, "Completed"]]).splitlines()
+    first, second = lines[1].split()[0], lines[2].strip()
+    assert first.endswith("-") and first + second == name and max(map(len, lines)) <= 60
+
+
 def test_wide_characters_and_empty_tables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(console, "terminal_width", lambda: 60)
     text = console.table(("NAME", "WHAT"), [["任务" * 10, "a" * 50]])

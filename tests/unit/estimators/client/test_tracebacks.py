@@ -34,9 +34,32 @@ def test_that_of_the_failure_is_left_out() -> None:
     shown = texts(held.take([*lines("epoch 1"), *lines(*CHAINED), *lines("other", rank=1)]))
     assert shown == ["epoch 1", "other"]
     assert texts(held.rest(TOLD)) == ["KeyError: 'a'"]  # the failure's has the last one's frames only
-    held.take(lines(*FRAMES, ERROR.replace("data", "sesame")))
+    assert texts(held.take(lines(*FRAMES, ERROR.replace("data", "sesame")))) == []
     # Secrets are hidden in the failure.
     assert texts(held.rest(TOLD, lambda text: text.replace("sesame", "data"))) == []
+
+
+def test_one_that_another_process_sent_is_left_out_with_its_introduction() -> None:
+    held = Tracebacks()
+    remote = ["multiprocessing.pool.RemoteTraceback: ", '"""', *FRAMES, ERROR, '"""', ""]
+    chained = [*remote, "The above exception was the direct cause of the following exception:", "", *FRAMES, ERROR]
+    assert texts(held.take([*lines("epoch 1"), *lines(*chained)])) == ["epoch 1"]
+    assert texts(held.rest("\n".join(chained))) == []
+
+
+def test_members_of_a_group_are_left_out_or_told_without_frames() -> None:
+    held = Tracebacks()
+    group = [
+        "  + Exception Group Traceback (most recent call last):", '  |   File "train.py", line 8, in main',
+        "  |     raise ExceptionGroup(...)", "  | ExceptionGroup: wrong (1 sub-exception)",
+        "  +-+---------------- 1 ----------------", "    | Traceback (most recent call last):",
+        '    |   File "train.py", line 2, in bad', "    | ValueError: wrong row 0",
+        "    +------------------------------------",
+    ]  # fmt: skip
+    assert texts(held.take(lines(*group))) == []
+    assert texts(held.rest("\n".join(group))) == []
+    assert texts(held.take(lines(*group))) == []
+    assert texts(held.rest(TOLD)) == ["  | ExceptionGroup: wrong (1 sub-exception)", "    | ValueError: wrong row 0"]
 
 
 def test_what_other_ranks_say_of_it_is_told_without_frames() -> None:
