@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,22 @@ from estimators import BackendError, TensorFlow, compare
 from estimators.testing import FakeOutcome
 
 
-def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(
-    tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fake(name: str, **outcome: Any) -> TensorFlow:
-        return TensorFlow(
-            entry_point="train.py", source_dir=str(tmp_path), instance_type="local_fake", base_job_name=name,
-            run_options=FakeOutcome(**outcome).run_options(),
-        )  # fmt: skip
+@pytest.fixture
+def fake(tmp_path: Path, home: Path) -> Callable[..., TensorFlow]:
+    """Make an estimator whose job runs on the fake backend."""
+    (tmp_path / "train.py").write_text("")
+    return lambda name, **outcome: TensorFlow(
+        entry_point="train.py", source_dir=str(tmp_path), instance_type="local_fake", base_job_name=name,
+        run_options=FakeOutcome(**outcome).run_options(),
+    )  # fmt: skip
 
+
+def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(
+    fake: Callable[..., TensorFlow], monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*args: Any, **kwargs: Any) -> None:
         raise BackendError("the engine does not answer")
 
-    (tmp_path / "train.py").write_text("")
     good, bad = fake("good", metrics={"loss": [0.5, 0.25]}), fake("bad", lines=["out of memory"], exit_code=1)
     refused = fake("refused")
     monkeypatch.setattr(refused, "fit", refuse)
@@ -35,3 +39,18 @@ def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(
     assert comparison.table().loc["good", "loss"] == 0.25
     assert "exited with code 1" in str(comparison), "why one failed"
     assert "the engine does not answer" in str(comparison), "why one could not be started"
+
+
+def test_an_interrupt_shows_the_runs_that_have_ended(
+    fake: Callable[..., TensorFlow], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupt(*args: Any, **kwargs: Any) -> None:
+        raise KeyboardInterrupt
+
+    second = fake("second")
+    monkeypatch.setattr(second, "fit", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        compare({"first": fake("first", metrics={"loss": [0.25]}), "second": second})
+    shown = capsys.readouterr().err
+    table = shown[shown.index("compare: interrupted. The runs that have ended:") :]
+    assert "first" in table and "0.25" in table and "second" not in table
