@@ -83,6 +83,7 @@ class _Resident:
         self._loop = loop
         self._background = Background(loop)
         self._root: Path | None = None
+        self._shared: Path | None = None  # the folder of all jobs of this user
         self._link = HostLink(loop, read, write, self)
         self._transfers = Transfers(self._link, self._background)
         self._kept: set[int] = set()  # importers, which are kept for the next job
@@ -113,7 +114,8 @@ class _Resident:
         self._transfers.close()  # otherwise transfers would recreate folders that are being removed
         if self._root is not None:
             remove_tree(self._root, ignore_errors=True)
-            for above in list(self._root.parents)[:2]:  # the job's folders, if this was the job's last host here
+            # Also remove the job's folders and the folder of all jobs, unless other hosts use the folders.
+            for above in [*list(self._root.parents)[:2], *filter(None, [self._shared])]:
                 with contextlib.suppress(OSError):
                     above.rmdir()
 
@@ -212,19 +214,24 @@ class _Resident:
             elif operation == "abort":
                 self._runner.abort([self._running[spare] for spare in message["spare"] if spare in self._running])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            self._link.send({"op": "done", "id": number, "error": f"{operation}: {error}"})
+            failed = {"op": "hello", "protocol": PROTOCOL} if operation == "hello" else {"op": "done", "id": number}
+            self._link.send({**failed, "error": f"{operation}: {error}"})
 
     def _hello(self, message: Message) -> None:
         self._silence = float(message["silence"])
         self._tells = bool(message.get("signals"))
-        root = str(message["root"])
-        if not os.path.isabs(root):
-            root = os.path.join(tempfile.gettempdir(), f"fleetfit-hosts-{os.getuid()}", root)
-        self._root = Path(root)
-        self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._transfers.folder = self._root
+        root = Path(message["root"])
+        if not root.is_absolute():
+            self._shared = Path(tempfile.gettempdir()) / f"fleetfit-hosts-{os.getuid()}"
+            root = self._shared / root
+        while not root.is_dir():  # another agent may remove a parent folder that is empty
+            with contextlib.suppress(FileNotFoundError):
+                root.mkdir(mode=0o700, parents=True)
+        if self._shared is not None and self._shared.stat().st_uid != os.getuid():
+            raise PermissionError(f"{self._shared} belongs to another user")
+        self._root = self._transfers.folder = root
         facts = {
-            "root": root,
+            "root": str(root),
             "python": sys.executable,
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "package": str(Path(__file__).resolve().parents[1]),

@@ -23,7 +23,7 @@ _CONTAINERS = "04-models-and-bandwidths.ipynb"
 #: The first one says whether notebooks run at all.
 _MARKS = {
     "01": pytest.mark.landing,
-    **dict.fromkeys(("02", "06", "07", "09", "10", "11", "13"), pytest.mark.soak),
+    **dict.fromkeys(("02", "06", "07", "08", "09", "10", "11", "13"), pytest.mark.soak),
 }
 
 #: Executes one notebook at a small size: the place, and where the copy with its outputs goes.
