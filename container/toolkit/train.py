@@ -278,6 +278,7 @@ class Preparation:
         self._imports: imports.Imports | None = None
         self._error: Exception | None = None
         self._told = self._tells = -1  # the two ends of the pipe through which the thread sends lines
+        self._installs = False  # whether the thread has sent a line
         #: When the preparation ended, in seconds since the epoch, or None. All files that the script writes are newer.
         self.ready_at: float | None = None
 
@@ -331,6 +332,9 @@ class Preparation:
 
     def _on_told(self) -> None:
         if data := os.read(self._told, 1 << 16):
+            if not self._installs:
+                self._installs = True
+                self._runtime.tell("phase", name="installing")
             self._output.say(self._env.current_host, data.decode("utf-8", "replace"))
             return
         self._loop.remove_reader(self._told)

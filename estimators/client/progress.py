@@ -32,11 +32,12 @@ _STATUSES: dict[str, str] = {
 #: Statuses that are shown with the status message, because the message says what the job waits for.
 _WAITING = (SecondaryStatus.PENDING, SecondaryStatus.DOWNLOADING_TRAINING_IMAGE)
 _PHASES = {
+    "installing": "installing the requirements",
     "ranks_started": "importing", "imported": "connecting", "rendezvous": "preparing the first step",
     "first_step": "training", "training_ended": "finishing", "ranks_ended": "finishing",
 }  # fmt: skip
 #: Phases after which the stage becomes `running` when the script prints a line, even if it reports no other phase.
-_QUIET = ("", "ranks_started", "rendezvous")
+_QUIET = ("", "installing", "ranks_started", "rendezvous")
 #: Names of hyperparameters whose value is the total number of epochs or steps.
 _TOTALS = {
     "epoch": ("epochs", "num-epochs", "num_epochs", "num_train_epochs"),
@@ -206,7 +207,8 @@ class JobProgress:
     @property
     def stage(self) -> str:
         """Return the job's stage, such as ``importing``, ``training`` or ``waiting for hosts: …``."""
-        if self._status != SecondaryStatus.TRAINING:
+        installing = self._status == SecondaryStatus.STARTING and self._phase == "installing"
+        if self._status != SecondaryStatus.TRAINING and not installing:
             said = self._message.rstrip(".") if self._status in _WAITING else ""
             if not said or said == MESSAGES[SecondaryStatus(self._status)]:
                 return _STATUSES.get(self._status, self._status)

@@ -41,6 +41,17 @@ def test_stages_follow_the_phases() -> None:
     ]  # fmt: skip
 
 
+def test_an_installation_is_a_stage_of_the_start() -> None:
+    progress = JobProgress({}, began=0.0)
+    progress.take([phase("toolkit_started"), phase("installing")])
+    assert progress.stage == "installing the requirements"
+    progress.stand("Pending", "Waiting for capacity")
+    assert progress.stage == "waiting for hosts"
+    progress.stand("Training", "")
+    progress.take([phase("ranks_started")])
+    assert progress.stage == "importing"
+
+
 def test_a_plain_script_runs_from_its_first_line_on() -> None:
     progress = training()
     progress.take([phase("ranks_started")])
