@@ -187,3 +187,10 @@ def _peak_memory(pid: int) -> int:
     """In KiB."""
     text = Path(f"/proc/{pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1])  # type: ignore[index]
+
+
+def test_in_a_pipe_each_stage_has_a_line_also_the_installation_of_requirements(make: clusters.Make) -> None:
+    shown, job = live(make, "print('trained')", files={"requirements.txt": "packaging\n"})
+    stages = [line.partition(": ")[2] for line in shown.splitlines() if line.startswith(f"training job {job.name}: ")]
+    assert stages[1:] == ["installing the requirements", "running"], shown
+    assert "[algo-1] requirements.txt: nothing is missing" in shown
