@@ -67,7 +67,7 @@ def _install(target: str) -> None:
     def excepthook(kind, value, trace):  # type: ignore[no-untyped-def]
         try:
             if _is_uncaught(sys._getframe()) and not issubclass(kind, (KeyboardInterrupt, SystemExit)):
-                _report(target, kind, value, trace)
+                _send(target, _line(kind, value, trace))
         except BaseException:  # noqa: BLE001 - an error here must not affect the script's end
             pass
         previous(kind, value, trace)
@@ -91,10 +91,6 @@ def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
     hook = sys.excepthook
     code = getattr(hook, "__code__", None) or getattr(type(hook).__call__, "__code__", None)
     return frame.f_code is code
-
-
-def _report(target: str, kind, value, trace) -> None:  # type: ignore[no-untyped-def]
-    _send(target, _line(kind, value, trace))
 
 
 def _send(target: str, line: bytes) -> None:
@@ -206,59 +202,75 @@ def _json(value) -> str:  # type: ignore[no-untyped-def]
     return '"' + "".join(chr(u) if 31 < u < 127 and u not in (34, 92) else f"\\u{u:04x}" for u in units) + '"'
 
 
-def _evidence_watch():  # type: ignore[no-untyped-def]
-    """Import and return ``_fleetfit_evidence.watch``, which starts to observe this process. Return None after an error.
+def _ours(module, name):  # type: ignore[no-untyped-def]
+    """Import a module of this folder, and return its function ``name``. Return None after an error.
 
     The module must be imported before this folder is removed from the path.
     """
     try:
-        from _fleetfit_evidence import watch  # type: ignore[import-not-found]
+        return getattr(__import__(module), name)
     except Exception:  # noqa: BLE001 - then the process is not observed
         return None
-    return watch
 
 
-def _arguments_watch():  # type: ignore[no-untyped-def]
-    """Import and return ``_fleetfit_arguments.wrap``, which wraps argparse's parser. Return None after an error.
+class _OnImport:
+    """Call a function with a module when the module has been imported.
 
-    The module must be imported before this folder is removed from the path.
+    Until then, the object is in ``sys.meta_path``.
+
+    Args:
+        name: The name of the module.
+        then: The function.
     """
-    try:
-        from _fleetfit_arguments import wrap  # type: ignore[import-not-found]
-    except Exception:  # noqa: BLE001 - then the arguments are not checked
-        return None
-    del sys.modules["_fleetfit_arguments"]
-    return wrap
+
+    def __init__(self, name, then) -> None:  # type: ignore[no-untyped-def]
+        self._name = name
+        self._then = then
+
+    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
+        if name != self._name:
+            return None
+        sys.meta_path.remove(self)
+        from importlib.machinery import PathFinder
+
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            load = spec.loader.exec_module
+
+            def exec_module(module):  # type: ignore[no-untyped-def]
+                load(module)
+                self._then(module)
+
+            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+        return spec
 
 
-class _Arguments:
+def _when_imported(name, then) -> None:  # type: ignore[no-untyped-def]
+    """Call a function with a module now, or when the module has been imported."""
+    if name in sys.modules:
+        then(sys.modules[name])
+    else:
+        sys.meta_path.insert(0, _OnImport(name, then))
+
+
+def _check_arguments(wrap, target: str) -> None:  # type: ignore[no-untyped-def]
     """Check how the script's arguments are interpreted, beginning with the import of argparse.
-
-    Until that import, the object is in ``sys.meta_path``.
 
     Args:
         wrap: A function that wraps the parser of the module ``argparse``.
         target: The pipe for events, as ``fd:inode``.
     """
 
-    def __init__(self, wrap, target: str) -> None:  # type: ignore[no-untyped-def]
-        self._wrap = wrap
-        self._target = target
+    def tell(text: str) -> None:
+        _send(target, _json({"kind": "warning", "data": {"message": text}}).encode() + b"\n")
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "argparse":
-            return None
-        sys.meta_path.remove(self)
-        return _spec_with(name, path, target, self.wrap)
-
-    def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
+    def then(module) -> None:  # type: ignore[no-untyped-def]
         try:  # noqa: SIM105 - contextlib is not imported this early
-            self._wrap(module, self._tell)
+            wrap(module, tell)
         except Exception:  # noqa: BLE001 - the module may be the script's own
             pass
 
-    def _tell(self, text: str) -> None:
-        _send(self._target, _json({"kind": "warning", "data": {"message": text}}).encode() + b"\n")
+    _when_imported("argparse", then)
 
 
 def _watch_evidence(watch, target: str):  # type: ignore[no-untyped-def]
@@ -284,7 +296,7 @@ class _Place:
     """Make an elastic worker wait for its rank at the script's first call of ``hvd.init()``.
 
     By then, the script has imported its modules, so that the other workers can train until this worker is ready to
-    join. The object is in ``sys.meta_path`` until Horovod is imported.
+    join.
 
     Args:
         fd: The descriptor from which to read the rest of the environment (rank and rendezvous address), as a line of
@@ -297,13 +309,9 @@ class _Place:
         self._target = target
         self._sockets = set()  # type: ignore[var-annotated]
 
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "horovod.common.basics":
-            return None
-        sys.meta_path.remove(self)
-        return _spec_with(name, path, target, lambda module: self._wrap(module.HorovodBasics))
-
-    def _wrap(self, basics) -> None:  # type: ignore[no-untyped-def]
+    def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
+        """Wrap the functions of the module ``horovod.common.basics``."""
+        basics = module.HorovodBasics
         init, shutdown = basics.init, basics.shutdown
 
         def meet(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -344,33 +352,19 @@ class _Place:
         os.environ.update(json.loads(line.decode()))
 
 
-_SERVERS = "tensorflow.python.training.server_lib"
-
-
-class _Servers:
+def _watch_servers(target: str) -> None:
     """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
-    Such a script is a server. The toolkit stops it when the scripts that train have ended. The object is in
-    ``sys.meta_path`` until TensorFlow's servers are imported.
+    Such a script is a server. The toolkit stops it when the scripts that train have ended.
 
     Args:
         target: The pipe for events, as ``fd:inode``.
     """
 
-    def __init__(self, target: str) -> None:
-        self._target = target
-
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != _SERVERS:
-            return None
-        sys.meta_path.remove(self)
-        return _spec_with(name, path, target, lambda module: self.wrap(module.Server))
-
-    def wrap(self, server) -> None:  # type: ignore[no-untyped-def]
-        """Wrap the method ``join()`` of TensorFlow's servers, so that each call is reported."""
+    def wrap(module) -> None:  # type: ignore[no-untyped-def]
         import functools
 
-        join = server.join
+        join = module.Server.join
 
         @functools.wraps(join)
         def join_and_say_so(*args, **kwargs):  # type: ignore[no-untyped-def]
@@ -380,10 +374,12 @@ class _Servers:
             if threading.current_thread() is threading.main_thread():
                 # An error here must not affect the script.
                 with contextlib.suppress(Exception):
-                    _send(self._target, b'{"kind":"serving","data":{"pid":%d}}\n' % os.getpid())
+                    _send(target, b'{"kind":"serving","data":{"pid":%d}}\n' % os.getpid())
             return join(*args, **kwargs)
 
-        server.join = join_and_say_so
+        module.Server.join = join_and_say_so
+
+    _when_imported("tensorflow.python.training.server_lib", wrap)
 
 
 #: SageMaker's modules for which there are replacements -> the submodules of the replacement.
@@ -428,27 +424,17 @@ class _StandIns:
         return os.path.dirname(file) == self._folder
 
 
-class _Spawning:
+def _tell_spawned(folder: str) -> None:
     """Make the replacements of SageMaker's modules available in processes that multiprocessing spawns. Such a process
     imports the script without this hook.
 
-    The folder of the replacements is appended to ``sys.path`` of such a process. This object is in ``sys.meta_path``
-    until multiprocessing is imported.
+    The folder of the replacements is appended to ``sys.path`` of such a process.
 
     Args:
         folder: The folder of the replacements.
     """
 
-    def __init__(self, folder: str) -> None:
-        self._folder = folder
-
-    def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        if name != "multiprocessing.spawn":
-            return None
-        sys.meta_path.remove(self)
-        return _spec_with(name, path, target, self._wrap)
-
-    def _wrap(self, spawn) -> None:  # type: ignore[no-untyped-def]
+    def wrap(spawn) -> None:  # type: ignore[no-untyped-def]
         import functools
 
         prepare = spawn.get_preparation_data
@@ -457,26 +443,12 @@ class _Spawning:
         def get_preparation_data(*args, **kwargs):  # type: ignore[no-untyped-def]
             data = prepare(*args, **kwargs)
             if isinstance(data.get("sys_path"), list):
-                data["sys_path"].append(self._folder)  # a copy
+                data["sys_path"].append(folder)  # a copy
             return data
 
         spawn.get_preparation_data = get_preparation_data
 
-
-def _spec_with(name, path, target, then):  # type: ignore[no-untyped-def]
-    """Return the spec of a module. The spec's loader calls ``then`` with the loaded module."""
-    from importlib.machinery import PathFinder
-
-    spec = PathFinder.find_spec(name, path, target)
-    if spec is not None and spec.loader is not None:
-        load = spec.loader.exec_module
-
-        def exec_module(module):  # type: ignore[no-untyped-def]
-            load(module)
-            then(module)
-
-        spec.loader.exec_module = exec_module  # type: ignore[method-assign]
-    return spec
+    _when_imported("multiprocessing.spawn", wrap)
 
 
 def _sockets():  # type: ignore[no-untyped-def]
@@ -551,29 +523,21 @@ def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
         evidence.go_on()
 
 
-def _watch_servers(target: str) -> None:
-    servers = _Servers(target)
-    imported = sys.modules.get(_SERVERS)
-    if imported is not None:
-        servers.wrap(imported.Server)
-    else:
-        sys.meta_path.insert(0, servers)
-
-
 if __name__ == "sitecustomize":
     _target = os.environ.get(_VARIABLE)
     if _IMPORTER in os.environ:
         _target = _LateTarget()  # type: ignore[assignment]
-    _watch = _evidence_watch() if os.environ.get(_EVIDENCE) else None
+    _watch = _ours("_fleetfit_evidence", "watch") if os.environ.get(_EVIDENCE) else None
     _evidence = None
-    _arguments = _arguments_watch() if _target else None
+    _arguments = _ours("_fleetfit_arguments", "wrap") if _target else None
+    sys.modules.pop("_fleetfit_arguments", None)
     _standins = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "standins", "names")
     _leave_the_path()
     try:
         _hand_over()
     finally:
         sys.meta_path.append(_StandIns(_standins))
-        sys.meta_path.insert(0, _Spawning(_standins))
+        _tell_spawned(_standins)
         if _target:
             _install(_target)
         _signal = os.environ.get(_STACK_SIGNAL)
@@ -587,13 +551,9 @@ if __name__ == "sitecustomize":
         if _fd and _target:
             # container.distributed reads it from sys: this module is no longer in sys.modules.
             sys._fleetfit_place = _Place(int(_fd), _target)  # type: ignore[attr-defined]
-            sys.meta_path.insert(0, sys._fleetfit_place)  # type: ignore[attr-defined]
+            _when_imported("horovod.common.basics", sys._fleetfit_place.wrap)  # type: ignore[attr-defined]
         if _target and _arguments is not None:
-            _looking = _Arguments(_arguments, _target)
-            if "argparse" in sys.modules:
-                _looking.wrap(sys.modules["argparse"])
-            else:
-                sys.meta_path.insert(0, _looking)
+            _check_arguments(_arguments, _target)
         if _target and _watch is not None:
             # Must be the last step, because it calls the finders behind this finder.
             _evidence = _watch_evidence(_watch, _target)
