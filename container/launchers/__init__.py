@@ -10,11 +10,10 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from container.contract.environment import STRING_LIMIT, Environment
 from container.contract.membership import Membership
-from container.contract.names import unknown
 from container.contract.plan import Plan
 from container.contract.strategies import Distribution
 
@@ -71,11 +70,6 @@ LAUNCHERS = {
     ),
 }
 
-#: Launchers whose jobs cannot be run yet, with the reason.
-_MISSING: dict[str, str] = {}
-
-PlanFunction = Callable[[Environment, Membership, tuple[str, ...]], Plan]
-
 
 class LaunchError(Exception):
     """Error for a strategy that cannot be started here. The message names what is missing, and the remedy."""
@@ -89,29 +83,6 @@ def launcher_of(strategy: Distribution | None) -> str:
 def of(strategy: Distribution | None) -> Launcher:
     """Return the launcher that starts a strategy."""
     return LAUNCHERS[launcher_of(strategy)]
-
-
-def runnable(name: str) -> bool:
-    """Return whether this version of fleetfit can run a launcher's plans."""
-    return name in LAUNCHERS and name not in _MISSING
-
-
-def load(name: str, *, to_show: bool = False) -> PlanFunction:
-    """Return a launcher's ``plan`` function.
-
-    Args:
-        name: The name of the launcher.
-        to_show: Whether the plan will only be shown. A plan can be shown even if this version cannot run it.
-
-    Raises:
-        LaunchError: the launcher does not exist, or its plans cannot be run yet.
-    """
-    if name in _MISSING and not (to_show and name in LAUNCHERS):
-        raise LaunchError(_MISSING[name] + ".")
-    if name not in LAUNCHERS:
-        raise LaunchError(unknown("launcher", name, LAUNCHERS))
-    plan: PlanFunction = importlib.import_module(LAUNCHERS[name].module).plan
-    return plan
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
@@ -179,8 +150,6 @@ def plan_job(
     environment: Environment,
     command: tuple[str, ...],
     membership: Membership | None = None,
-    *,
-    to_show: bool = False,
 ) -> Plan:
     """Plan a whole job from the facts that one of its hosts knows.
 
@@ -188,10 +157,10 @@ def plan_job(
         environment: The job as one host sees it.
         command: The user's entry point as an argv list.
         membership: The hosts of the cluster. If None, the hosts in the configuration files.
-        to_show: Whether the plan will only be shown. See :func:`load`.
 
     Raises:
         LaunchError: the strategy cannot be started here.
     """
     membership = membership or membership_of(environment)
-    return load(launcher_of(environment.strategy), to_show=to_show)(environment, membership, command)
+    plan: Plan = importlib.import_module(of(environment.strategy).module).plan(environment, membership, command)
+    return plan

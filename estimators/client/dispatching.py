@@ -31,7 +31,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import IO, Any
 
-from container import launchers
 from container.contract import rules
 from container.contract.messages import Decoder, Message, MessageError, decode, encode
 from container.system import archive
@@ -202,10 +201,6 @@ def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
     backend.check(spec, options)
     if fleets.capabilities(spec.instance_type).simulated:
         return
-    try:
-        launchers.load(launchers.launcher_of(spec.strategy))
-    except launchers.LaunchError as error:
-        raise ConfigurationError(f"distribution: {error}") from None
     checks.check_data(spec, options.python)
 
 

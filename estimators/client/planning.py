@@ -20,7 +20,7 @@ from estimators import backends
 from estimators.backends.config import host_config
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.source import Source
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.errors import ConfigurationError
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import jobs_folder
 
@@ -44,7 +44,6 @@ def plan_cluster(
 
     Raises:
         ConfigurationError: options of the strategy are invalid.
-        UnsupportedError: this version of fleetfit does not support the strategy.
     """
     place = backends.load(options.backend).describe(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
@@ -61,10 +60,9 @@ def plan_cluster(
     )
     command = _command(spec, source, environment)
     try:
-        plan = launchers.plan_job(environment, command, to_show=True)
+        plan = launchers.plan_job(environment, command)
     except launchers.LaunchError as error:
-        kind = UnsupportedError if "not available" in str(error) else ConfigurationError
-        raise kind(str(error)) from error
+        raise ConfigurationError(str(error)) from error
     plan = dataclasses.replace(
         plan,
         hosts=tuple(_on_host(item, environment, place.tree(item.name)) for item in plan.hosts),

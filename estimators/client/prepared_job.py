@@ -11,7 +11,6 @@ import types
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from container import launchers
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
@@ -240,7 +239,7 @@ class Draft:
 
         Raises:
             ConfigurationError: a channel, an output or an option of the strategy is wrong.
-            UnsupportedError: the backend, the strategy or this version of fleetfit does not support a setting.
+            UnsupportedError: the backend does not support a setting.
         """
         instance_type = self.spec.instance_type
         options = self._options
@@ -268,10 +267,6 @@ class Draft:
             return
         if self.settings.capabilities.simulated:
             return
-        try:
-            launchers.load(launchers.launcher_of(self.spec.strategy))
-        except launchers.LaunchError as error:
-            raise UnsupportedError(f"distribution: {error}") from None
         self.plan()
         checks.check_data(self.spec, options.python)  # last, because this check sends requests to servers
 

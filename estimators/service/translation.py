@@ -221,17 +221,10 @@ def _spec(request: Mapping[str, Any], local: Local) -> TrainingJobSpec:
 def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
     validation.check_spec(spec)
     parse_metric_definitions([{"Name": item.name, "Regex": item.regex} for item in spec.algorithm.metric_definitions])
-    strategy = spec.strategy
     if fleets.capabilities(spec.instance_type).simulated:
         return
     checks.check_local(spec)
     backends.load(options.backend).check(spec, options)
-    from container import launchers
-
-    try:
-        launchers.load(launchers.launcher_of(strategy))
-    except launchers.LaunchError as error:
-        raise UnsupportedError(f"distribution: {error}") from None
 
 
 def _warnings(request: Mapping[str, Any], local: Local) -> Iterable[str]:

@@ -60,7 +60,6 @@ def strategies(
 ) -> tuple[ReportLine, ...]:
     """Report whether each strategy can be used, and name the missing software."""
     from container.contract.strategies import STRATEGIES
-    from container.launchers import runnable
 
     needs = {
         "mpi": (openmpi, horovod),
@@ -73,9 +72,6 @@ def strategies(
     }
     findings = [ReportLine.ok("none", "one process per host, any script")]
     for strategy in STRATEGIES:
-        if not runnable(strategy.launcher):
-            findings.append(ReportLine.absent(strategy.name, "not available in this version"))
-            continue
         lacking = [need for need in needs.get(strategy.name, ()) if need.state in (Verdict.MISSING, Verdict.ABSENT)]
         if not lacking:
             findings.append(ReportLine.ok(strategy.name, "ready"))
