@@ -195,18 +195,7 @@ def _started_by_mpirun(
     size, rank, local_rank, local_size = (
         _number(environ, name, default) for name, default in zip(names, (1, 0, 0, 1), strict=True)
     )
-    shared = environ.get(variables.SHARED_MACHINE) == "1"
-    return Surroundings(
-        kind=ClusterKind.HOROVOD,
-        strategy=strategy,
-        host=host,
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=local_size,
-        machine_rank=rank if shared else local_rank,
-        machine_size=size if shared else local_size * hosts_here(environ),
-    )
+    return _of_ranks(environ, ClusterKind.HOROVOD, strategy, host, (rank, size, local_rank, local_size))
 
 
 def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
@@ -224,18 +213,7 @@ def _elastic(environ: Mapping[str, str], strategy: Distribution, host: str) -> S
     ours = variables.ELASTIC_PLANNED in environ
     local_rank = _number(environ, variables.LOCAL_RANK if ours else "HOROVOD_LOCAL_RANK", 0)
     local_size = _number(environ, variables.LOCAL_SIZE if ours else "HOROVOD_LOCAL_SIZE", strategy.ranks_per_host)
-    shared = environ.get(variables.SHARED_MACHINE) == "1"
-    return Surroundings(
-        kind=ClusterKind.ELASTIC,
-        strategy=strategy,
-        host=host,
-        rank=rank,
-        size=size,
-        local_rank=local_rank,
-        local_size=local_size,
-        machine_rank=rank if shared else local_rank,
-        machine_size=size if shared else local_size * hosts_here(environ),
-    )
+    return _of_ranks(environ, ClusterKind.ELASTIC, strategy, host, (rank, size, local_rank, local_size))
 
 
 def _torch(environ: Mapping[str, str], strategy: Distribution, host: str) -> Surroundings:
@@ -248,9 +226,21 @@ def _torch(environ: Mapping[str, str], strategy: Distribution, host: str) -> Sur
     rank, size = _number(environ, "RANK", 0), _number(environ, "WORLD_SIZE", 1)
     local_rank = _number(environ, "LOCAL_RANK", 0)
     local_size = _number(environ, "LOCAL_WORLD_SIZE", strategy.ranks_per_host)
+    return _of_ranks(environ, ClusterKind.TORCH, strategy, host, (rank, size, local_rank, local_size))
+
+
+def _of_ranks(
+    environ: Mapping[str, str],
+    kind: ClusterKind,
+    strategy: Distribution,
+    host: str,
+    numbers: tuple[int, int, int, int],
+) -> Surroundings:
+    """Return the cluster of a process whose rank, size, local rank and local size are known."""
+    rank, size, local_rank, local_size = numbers
     shared = environ.get(variables.SHARED_MACHINE) == "1"
     return Surroundings(
-        kind=ClusterKind.TORCH,
+        kind=kind,
         strategy=strategy,
         host=host,
         rank=rank,
