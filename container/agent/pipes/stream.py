@@ -8,7 +8,7 @@ import os
 import queue
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from container import formats
 from container.agent import sources
@@ -16,6 +16,7 @@ from container.agent.pipes import dealing
 from container.agent.pipes.sharing import SharedObjects
 from container.agent.pipes.writing import Pipe
 from container.agent.sources import DataObject
+from container.agent.sources.local import LocalStream
 from container.contract.channels import Compression, DataDistribution, DataType, HostChannel, RecordWrapping
 from container.contract.errors import AgentError
 from container.contract.pipes import Note
@@ -139,7 +140,7 @@ def write_stream(
             lacks_end = _pass_on(pipe, channel, item, pieces)
 
 
-def _pass_on(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> bool:
+def _pass_on(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes]) -> bool:
     """Write an object's bytes, unchanged or decompressed.
 
     Args:
@@ -155,14 +156,13 @@ def _pass_on(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterato
     """
     if channel.compression is Compression.NONE:
         with sources.open(item) as stream:
-            local: Any = stream if hasattr(stream, "fileno") else None
-            if local is not None:
-                head, last = (os.pread(local.fileno(), *part) for part in ((_HEAD, 0), (1, max(item.size - 1, 0))))
-                if pipe.splice(local, item.size):
-                    local.verify()
+            if isinstance(stream, LocalStream):
+                head, last = (os.pread(stream.fileno(), *part) for part in ((_HEAD, 0), (1, max(item.size - 1, 0))))
+                if pipe.splice(stream, item.size):
+                    stream.verify()
                     return _lacks_end(head, last)
     head = last = b""
-    for data in ReadAhead(pieces if pieces is not None else _pieces(channel, item)):
+    for data in ReadAhead(pieces):
         pipe.write(data)
         head, last = head or data[:_HEAD], data[-1:]
     return _lacks_end(head, last)
@@ -172,14 +172,14 @@ def _lacks_end(head: bytes, last: bytes) -> bool:
     return last not in (b"", END) and formats.recognise(head) is RecordFormat.TEXT_LINE
 
 
-def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes] | None = None) -> None:
+def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[bytes]) -> None:
     """Write an object as one RecordIO record.
 
     Args:
         pipe: The FIFO.
         channel: The channel.
         item: The object.
-        pieces: Yields the object's bytes. If None, the object is read from its source.
+        pieces: Yields the object's bytes.
     """
     if channel.compression is Compression.NONE and item.size <= recordio.PART_LIMIT:
         pipe.write(recordio.header(item.size))
@@ -189,7 +189,7 @@ def _wrap(pipe: Pipe, channel: HostChannel, item: DataObject, pieces: Iterator[b
     # The size is unknown until the end, or exceeds the maximum of a part: write a record of several parts.
     before: bytes | None = None
     flag = 1
-    for data in _even(ReadAhead(pieces if pieces is not None else _pieces(channel, item))):
+    for data in _even(ReadAhead(pieces)):
         if before is not None:
             pipe.write(recordio.header(len(before), flag) + before)
             flag = 2
@@ -243,7 +243,7 @@ def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
             if attribute.uri is not None:
                 item = sources.describe(attribute.uri)
                 pipe.note(Note(at=pipe.written, uri=item.uri, plain=not wrapped))
-                (_wrap if wrapped else _pass_on)(pipe, channel, item)
+                (_wrap if wrapped else _pass_on)(pipe, channel, item, _pieces(channel, item))
             else:
                 data = attribute.value
                 pipe.write(recordio.encode(data) if wrapped else data)

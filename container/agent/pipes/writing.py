@@ -6,8 +6,8 @@ import errno
 import os
 import time
 from pathlib import Path
-from typing import Protocol
 
+from container.agent.sources.local import LocalStream
 from container.contract.pipes import Note, widen
 
 #: Maximum number of bytes in one call of splice().
@@ -22,20 +22,6 @@ _NO_SPLICE = (errno.EINVAL, errno.ENOSYS, errno.EPERM, errno.EXDEV)
 
 class ReaderGone(Exception):
     """Raised if the reader has closed the FIFO before the end of the epoch."""
-
-
-class File(Protocol):
-    """A stream of a local file."""
-
-    @property
-    def position(self) -> int:
-        """Return the offset of the next byte."""
-
-    def fileno(self) -> int:
-        """Return the descriptor."""
-
-    def advance(self, count: int) -> None:
-        """Advance the position by the number of bytes that were read from the descriptor."""
 
 
 class Pipe:
@@ -84,7 +70,7 @@ class Pipe:
             self.written += count
             view = view[count:]
 
-    def splice(self, source: File, size: int) -> bool:
+    def splice(self, source: LocalStream, size: int) -> bool:
         """Copy a file's bytes, from the current position to the end, into the FIFO with the kernel's splice call.
 
         Args:
@@ -123,6 +109,6 @@ class Pipe:
                 break
             fast = self._wide and ((fast and not napped) or count >= _FAST)
             napped = False
-            source.advance(count)
+            source.position += count
             self.written += count
         return True

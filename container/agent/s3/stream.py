@@ -15,9 +15,9 @@ import threading
 import urllib.parse
 from typing import Any
 
-from container.agent.retrying import BACKOFF, Backoff
+from container.agent.retrying import BACKOFF
 from container.agent.s3 import client as s3
-from container.agent.sources.base import DataObject, SourceError
+from container.agent.sources.base import DataObject, ObjectStream, SourceError
 
 CONNECTIONS = "FLEETFIT_S3_CONNECTIONS"
 
@@ -58,7 +58,6 @@ class Range:
         item: The object as it was listed.
         start: The offset of the first byte.
         stop: The offset after the last byte.
-        backoff: The policy for retries.
         ended: An event that another thread sets to stop the retries.
     """
 
@@ -67,14 +66,11 @@ class Range:
         item: DataObject,
         start: int,
         stop: int,
-        *,
-        backoff: Backoff = BACKOFF,
         ended: threading.Event | None = None,
     ) -> None:
         self.position = start
         self._item = item
         self._stop = stop
-        self._backoff = backoff
         self._ended = ended if ended is not None else threading.Event()
         self._bucket, self._key = s3.split(item.uri)
         self._client = s3.client()
@@ -99,10 +95,10 @@ class Range:
             except Exception as error:
                 self.close()
                 failures += 1
-                if not s3.passes(error) or failures >= self._backoff.attempts or self._ended.is_set():
+                if not s3.passes(error) or failures >= BACKOFF.attempts or self._ended.is_set():
                     raise s3.explain(self._item.uri, error, offset=self.position) from error
                 self._piece = max(self._piece // 2, _LEAST_READ)
-                self._ended.wait(self._backoff.delay(failures))
+                self._ended.wait(BACKOFF.delay(failures))
                 continue
             view[done : done + len(data)] = data
             done += len(data)
@@ -157,67 +153,32 @@ class Range:
             self._body = None
 
 
-class S3Stream:
-    """A stream of the bytes of an S3 object. See :class:`container.agent.sources.base.ObjectStream`.
+class S3Stream(ObjectStream):
+    """A stream of the bytes of an S3 object."""
 
-    Args:
-        item: The object as it was listed.
-        offset: The offset of the first byte.
-        backoff: The policy for retries.
-        parallel: Number of connections. If None, :func:`connections` determines the number.
-    """
-
-    def __init__(
-        self, item: DataObject, offset: int = 0, *, backoff: Backoff = BACKOFF, parallel: int | None = None
-    ) -> None:
-        self._item = item
-        self._position = offset
+    def __init__(self, item: DataObject, offset: int = 0) -> None:
+        super().__init__(item, offset)
         self._reader: Range | _Parts
-        large = item.size - offset > 2 * PART
-        count = (parallel if parallel is not None else connections()) if large else 1
-        if count > 1:
-            self._reader = _Parts(item, offset, count, backoff)
-        else:
-            self._reader = Range(item, offset, item.size, backoff=backoff)
-
-    @property
-    def position(self) -> int:
-        """Return the offset of the next byte in the object."""
-        return self._position
+        count = connections() if item.size - offset > 2 * PART else 1
+        self._reader = _Parts(item, offset, count) if count > 1 else Range(item, offset, item.size)
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
-        the end.
-        """
-        done = self._reader.readinto(memoryview(buffer)[: max(self._item.size - self._position, 0)])
-        self._position += done
+        done = self._reader.readinto(memoryview(buffer)[: max(self._item.size - self.position, 0)])
+        self.position += done
         return done
-
-    def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes. Fewer than ``size`` bytes are returned only at the end."""
-        buffer = bytearray(max(min(size, self._item.size - self._position), 0))
-        self.readinto(buffer)
-        return bytes(buffer)
 
     def close(self) -> None:
         """Close the connections."""
         self._reader.close()
 
-    def __enter__(self) -> S3Stream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
-
 
 class _Parts:
     """A reader of an object that returns the object's parts in order. Several connections read the parts ahead."""
 
-    def __init__(self, item: DataObject, offset: int, count: int, backoff: Backoff) -> None:
+    def __init__(self, item: DataObject, offset: int, count: int) -> None:
         self._item = item
         self._next = offset
         self._count = count
-        self._backoff = backoff
         self._ended = threading.Event()
         self._pool = concurrent.futures.ThreadPoolExecutor(count, thread_name_prefix="s3-part")
         self._ahead: collections.deque[concurrent.futures.Future[memoryview]] = collections.deque()
@@ -248,7 +209,7 @@ class _Parts:
 
     def _fetch(self, start: int, stop: int) -> memoryview:
         buffer = memoryview(bytearray(stop - start))
-        reader = Range(self._item, start, stop, backoff=self._backoff, ended=self._ended)
+        reader = Range(self._item, start, stop, self._ended)
         try:
             reader.readinto(buffer)
         finally:

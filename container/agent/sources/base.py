@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import abc
 import dataclasses
-from typing import Protocol
 
 from container.contract.errors import AgentError
 
@@ -49,13 +49,22 @@ class SourceError(AgentError):
         self.offset = offset
 
 
-class ObjectStream(Protocol):
-    """A stream of the bytes of one object, in order. The stream resumes by itself after transient faults."""
+class ObjectStream(abc.ABC):
+    """A stream of the bytes of one object, in order. The stream resumes by itself after transient faults.
 
-    @property
-    def position(self) -> int:
-        """Return the offset of the next byte in the object."""
+    Args:
+        item: The object as it was listed.
+        offset: The offset of the first byte.
 
+    Attributes:
+        position: The offset of the next byte in the object.
+    """
+
+    def __init__(self, item: DataObject, offset: int = 0) -> None:
+        self._item = item
+        self.position = offset
+
+    @abc.abstractmethod
     def readinto(self, buffer: bytearray | memoryview) -> int:
         """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
         the end. The number 0 means that no bytes are left.
@@ -70,10 +79,16 @@ class ObjectStream(Protocol):
         Raises:
             SourceError: as for :meth:`readinto`.
         """
+        buffer = bytearray(max(min(size, self._item.size - self.position), 0))
+        self.readinto(buffer)
+        return bytes(buffer)
 
+    @abc.abstractmethod
     def close(self) -> None:
         """Close the stream's connections and stop its threads. Closing a stream twice is not an error."""
 
-    def __enter__(self) -> ObjectStream: ...
+    def __enter__(self) -> ObjectStream:
+        return self
 
-    def __exit__(self, *exc: object) -> None: ...
+    def __exit__(self, *exc: object) -> None:
+        self.close()

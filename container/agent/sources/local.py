@@ -7,7 +7,7 @@ import stat
 from pathlib import Path
 from typing import TypeAlias
 
-from container.agent.sources.base import DataObject, SourceError
+from container.agent.sources.base import DataObject, ObjectStream, SourceError
 from container.system.locations import LocationError, local_path
 
 #: A folder, and the folders through which the search has reached it.
@@ -140,52 +140,40 @@ def _is_among(path: str, above: _Above | None) -> bool:
     return False
 
 
-class LocalStream:
-    """A stream of the bytes of a file. See :class:`container.agent.sources.base.ObjectStream`."""
+class LocalStream(ObjectStream):
+    """A stream of the bytes of a file."""
 
     def __init__(self, item: DataObject, offset: int = 0) -> None:
-        self._item = item
-        self._position = offset
+        super().__init__(item, offset)
         try:
             self._file = os.open(item.uri, os.O_RDONLY | os.O_CLOEXEC)
         except OSError as error:
             raise self._error(f"it cannot be read any more: {error.strerror}") from error
         self._open = True
         try:
-            self._verify()
+            self.verify()
             os.lseek(self._file, offset, os.SEEK_SET)
         except BaseException:
             self.close()
             raise
 
-    @property
-    def position(self) -> int:
-        """Return the offset of the next byte in the file."""
-        return self._position
-
     def fileno(self) -> int:
-        """Return the file's descriptor, for splicing. The caller must pass the number of spliced bytes to
-        :meth:`advance`.
+        """Return the file's descriptor, for splicing. The caller must add the number of spliced bytes to
+        ``position``.
         """
         return self._file
 
-    def advance(self, count: int) -> None:
-        """Advance the position by the number of bytes that were read from the descriptor."""
-        self._position += count
-
     def verify(self) -> None:
-        """Verify, after splicing, that the file has not changed.
+        """Verify that the file has not changed.
 
         Raises:
             SourceError: the file has changed.
         """
-        self._verify()
+        if self._item.identity is not None and identity(os.fstat(self._file)) != self._item.identity:
+            raise self._error(f"it changed: {_CHANGED}")
 
     def readinto(self, buffer: bytearray | memoryview) -> int:
-        """Read up to ``len(buffer)`` bytes, and return their number. The number is smaller than ``len(buffer)`` only at
-        the end.
-        """
-        view = memoryview(buffer)[: max(self._item.size - self._position, 0)]
+        view = memoryview(buffer)[: max(self._item.size - self.position, 0)]
         done = 0
         while done < len(view):
             try:
@@ -195,16 +183,10 @@ class LocalStream:
             if not count:
                 raise self._error(f"it ends here, but had {self._item.size:,} bytes when the job began: {_CHANGED}")
             done += count
-            self._position += count
-        if self._position >= self._item.size:
-            self._verify()
+            self.position += count
+        if self.position >= self._item.size:
+            self.verify()
         return done
-
-    def read(self, size: int) -> bytes:
-        """Return up to ``size`` bytes. Fewer than ``size`` bytes are returned only at the end."""
-        buffer = bytearray(max(min(size, self._item.size - self._position), 0))
-        self.readinto(buffer)
-        return bytes(buffer)
 
     def close(self) -> None:
         """Close the file."""
@@ -212,15 +194,5 @@ class LocalStream:
             self._open = False
             os.close(self._file)
 
-    def _verify(self) -> None:
-        if self._item.identity is not None and identity(os.fstat(self._file)) != self._item.identity:
-            raise self._error(f"it changed: {_CHANGED}")
-
     def _error(self, cause: str) -> SourceError:
-        return SourceError(self._item.uri, cause, offset=self._position)
-
-    def __enter__(self) -> LocalStream:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
-        self.close()
+        return SourceError(self._item.uri, cause, offset=self.position)

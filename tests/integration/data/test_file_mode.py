@@ -103,7 +103,7 @@ def test_faults_on_the_way_lose_nothing(s3: Bucket, faults: Faults, trees: Trees
     ("seconds", "said"), [(0, "answers 503 SlowDown"), (2, "gave an unexpected answer: .*timed out")]
 )
 def test_an_error_answer_that_does_not_come_whole(
-    seconds: float, said: str, s3: Bucket, faults: Faults, impatient: None
+    seconds: float, said: str, s3: Bucket, faults: Faults, impatient: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It passes, as the same answer does when it comes whole."""
     data = content(1, 100_000)
@@ -113,8 +113,9 @@ def test_an_error_answer_that_does_not_come_whole(
         assert stream.read(len(data)) == data
     assert faults.left == 0
     faults.unavailable(times=2, key="big", short=seconds)
+    monkeypatch.setattr(streams, "BACKOFF", Backoff(attempts=2, first_s=0.01))
     with (
-        S3Stream(item, backoff=Backoff(attempts=2, first_s=0.01)) as stream,
+        S3Stream(item) as stream,
         pytest.raises(sources.SourceError, match=rf"big' at byte 0: http[^ ]* {said}"),
     ):
         stream.read(10)
@@ -217,13 +218,14 @@ def test_an_object_that_changes_or_vanishes_while_it_is_read(s3: Bucket, faults:
 @pytest.mark.parametrize("parallel", [1, 3])
 def test_a_stream_from_an_offset(s3: Bucket, faults: Faults, parallel: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "PART", 300_000)
+    monkeypatch.setenv(streams.CONNECTIONS, str(parallel))
     data = content(1, 2_500_000)
     item = one_object(s3, data)
     faults.cut(after=100_000, times=3, key="big")
     faults.unavailable(times=2, key="big")
     got = bytearray()
     buffer = bytearray(70_001)
-    with streams.S3Stream(item, 123_456, parallel=parallel) as stream:
+    with streams.S3Stream(item, 123_456) as stream:
         while count := stream.readinto(buffer):
             got += buffer[:count]
         assert stream.position == len(data)

@@ -74,12 +74,14 @@ def test_a_server_that_stands_still(
     s3.put("train/1", content[:9000])
     (item,) = sources.objects(HostChannel(name="train", uri=s3.uri("train/1")))
     faults.stall(after=5000, times=100, key="train/1")
-    with streams.S3Stream(item, backoff=Backoff(first_s=0.01)) as stream:
+    monkeypatch.setattr(streams, "BACKOFF", Backoff(first_s=0.01))
+    with streams.S3Stream(item) as stream:
         assert stream.read(9000) == content[:9000], "what came was lost"
     faults.clear()
     faults.delay(60, key="train/1")
+    monkeypatch.setattr(streams, "BACKOFF", Backoff(attempts=2, first_s=0.01))
     with (
-        streams.S3Stream(item, backoff=Backoff(attempts=2, first_s=0.01)) as stream,
+        streams.S3Stream(item) as stream,
         pytest.raises(sources.SourceError, match=r"train/1' at byte 0: .* gave an unexpected answer: Read timeout"),
     ):
         stream.read(9000)
