@@ -19,6 +19,7 @@ import socket
 import sys
 from collections.abc import Sequence
 
+from container.contract import variables
 from container.contract.messages import Message, encode
 from container.system import processes
 from container.system.connection import BlockingConnection
@@ -30,18 +31,6 @@ if TYPE_CHECKING:
 
 #: The variable with the process's name. The toolkit sets it for processes that the toolkit starts itself.
 PROCESS = "FLEETFIT_PROCESS"
-HOST_SOCKET = "FLEETFIT_HOST_SOCKET"
-EVENTS = "FLEETFIT_EVENTS"
-SHARED_MEMORY_DIR = "FLEETFIT_SHARED_MEMORY_DIR"
-USERS_TMPDIR = "FLEETFIT_USERS_TMPDIR"
-USERS_OPEN_FILES = "FLEETFIT_USERS_OPEN_FILES"
-USERS_PREFIX = "FLEETFIT_USERS_"
-CODE_DIR = "FLEETFIT_CODE_DIR"
-UMASK = "FLEETFIT_UMASK"
-PIPE_CHANNELS = "FLEETFIT_PIPE_CHANNELS"
-LOCAL_RANK = "FLEETFIT_LOCAL_RANK"
-PLACE = "FLEETFIT_PLACE"
-PLACE_FD = "FLEETFIT_PLACE_FD"
 
 #: OpenMPI's components that create files in shared memory. The files' names contain only the machine and the local
 #: rank.
@@ -74,7 +63,7 @@ def main(argv: list[str]) -> int:
     processes.set_death_signal(signal.SIGKILL, os.getppid())
     command = host_command(os.environ) or argv[argv.index("--") + 1 :]
     sock = socket.socket(socket.AF_UNIX)
-    sock.connect(os.environ[HOST_SOCKET])
+    sock.connect(os.environ[variables.HOST_SOCKET])
     toolkit = BlockingConnection(sock)
 
     output_read, output_write = os.pipe()
@@ -86,40 +75,40 @@ def main(argv: list[str]) -> int:
     os.close(events_read)
 
     env = dict(os.environ)
-    env[EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
-    own = os.path.dirname(env.pop(HOST_SOCKET))
+    env[variables.EVENTS] = f"{events_write}:{os.fstat(events_write).st_ino}"
+    own = os.path.dirname(env.pop(variables.HOST_SOCKET))
     if own in (path := env.get("PATH", "").split(":")):  # the folder in which mpirun's daemon has found the wrapper
         path.remove(own)
         env["PATH"] = ":".join(path)
     env.pop(PROCESS, None)
-    if folder := env.pop(SHARED_MEMORY_DIR, None):
+    if folder := env.pop(variables.SHARED_MEMORY_DIR, None):
         # Set here instead of for mpirun, because mpirun would pass algo-1's folder to the ranks of every host.
         for component in _SHARED_MEMORY_COMPONENTS:
             env.setdefault(f"OMPI_MCA_{component}_backing_directory", folder)
-    if (folder := env.pop(USERS_TMPDIR, None)) is not None:
+    if (folder := env.pop(variables.USERS_TMPDIR, None)) is not None:
         del env["TMPDIR"]
         if folder:
             env["TMPDIR"] = folder
-    if limit := env.pop(USERS_OPEN_FILES, None):
+    if limit := env.pop(variables.USERS_OPEN_FILES, None):
         _allow_open_files(int(limit))
-    for users in [name for name in env if name.startswith(USERS_PREFIX)]:
-        name = users[len(USERS_PREFIX) :]
+    for users in [name for name in env if name.startswith(variables.USERS_PREFIX)]:
+        name = users[len(variables.USERS_PREFIX) :]
         env[name] = env.pop(users)
         if not env[name]:
             del env[name]
-    if folder := env.pop(CODE_DIR, None):
+    if folder := env.pop(variables.CODE_DIR, None):
         os.chdir(folder)
         env["PWD"] = folder
-    if channels := env.pop(PIPE_CHANNELS, None):
+    if channels := env.pop(variables.PIPE_CHANNELS, None):
         use_own_pipes(env, channels.split(","))
-    if mask := env.pop(UMASK, None):
+    if mask := env.pop(variables.UMASK, None):
         os.umask(int(mask, 8))
     prefer_as_victim()
     place_read = place_write = -1
-    if place := env.pop(PLACE, None):
+    if place := env.pop(variables.PLACE, None):
         if place == "ready" and os.path.basename(command[0]).startswith("python"):
             place_read, place_write = os.pipe()
-            env[PLACE_FD] = str(place_read)
+            env[variables.PLACE_FD] = str(place_read)
         elif not _await_place(toolkit, env):
             return 128 + signal.SIGTERM
     order = _Order(is_shell(command))
@@ -215,7 +204,7 @@ class _Importer:
         """Wait until the importer has forked a process for the rank, and return it. Return None if no process was
         forked.
         """
-        path = os.path.join(os.path.dirname(os.environ[HOST_SOCKET]), IMPORTER)
+        path = os.path.join(os.path.dirname(os.environ[variables.HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):
             return None
         from container.toolkit.importer import client
@@ -287,7 +276,7 @@ def use_own_pipes(env: dict[str, str], channels: list[str]) -> None:
 
     Each rank's wrapper does this, because mpirun gives the same environment to all ranks of a host.
     """
-    local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(LOCAL_RANK) or "0"
+    local_rank = env.get("OMPI_COMM_WORLD_LOCAL_RANK") or env.get(variables.LOCAL_RANK) or "0"
     for channel in channels:
         name = f"SM_CHANNEL_{channel.upper()}"
         folder, _, path = env.get(name, "").rpartition("/")
@@ -304,7 +293,7 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
     if PROCESS in environ:
         return None
     try:
-        with open(os.path.join(os.path.dirname(environ[HOST_SOCKET]), COMMAND_FILE), "rb") as file:
+        with open(os.path.join(os.path.dirname(environ[variables.HOST_SOCKET]), COMMAND_FILE), "rb") as file:
             return os.fsdecode(file.read()).split("\0")
     except FileNotFoundError:
         return None
