@@ -34,8 +34,7 @@ class FrameDecoder:
     """A decoder that finds the frames in received data. The data may be received in blocks of any size."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._searched = 0
+        self._decoder = messages.Decoder(LINE_LIMIT)
         self._message: Message | None = None
         self._size = 0
 
@@ -45,30 +44,17 @@ class FrameDecoder:
         Raises:
             MessageError: the data is not a frame. The decoder cannot continue after this error.
         """
-        self._buffer += data
+        self._decoder.feed(data)
         while True:
-            if self._message is None and not self._take_line():
-                return
-            if len(self._buffer) < self._size:
+            if self._message is None:
+                self._message = self._decoder.take()
+                if self._message is None:
+                    return
+                self._size = self._message.pop("size", 0)
+                if not isinstance(self._size, int) or not 0 <= self._size <= BODY_LIMIT:
+                    raise MessageError("a message has an invalid size")
+            body = self._decoder.take_bytes(self._size)
+            if body is None:
                 return
             message, self._message = self._message, None
-            body = bytes(self._buffer[: self._size])
-            del self._buffer[: self._size]
-            self._searched = 0
-            assert message is not None
             yield message, body
-
-    def _take_line(self) -> bool:
-        end = self._buffer.find(b"\n", self._searched)
-        if end < 0:
-            self._searched = len(self._buffer)
-            if self._searched > LINE_LIMIT:
-                raise MessageError(f"a line is over the limit of {LINE_LIMIT} bytes")
-            return False
-        message = messages.decode(bytes(self._buffer[:end]))
-        size = message.pop("size", 0)
-        if not isinstance(size, int) or not 0 <= size <= BODY_LIMIT:
-            raise MessageError("a message has an invalid size")
-        del self._buffer[: end + 1]
-        self._message, self._size = message, size
-        return True

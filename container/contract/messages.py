@@ -122,5 +122,13 @@ class Decoder:
                 raise self._too_long()
         return None
 
+    def take_bytes(self, size: int) -> bytes | None:
+        """Return the next bytes, which are not a part of a message. Return None if they are not complete yet."""
+        if len(self._buffer) < size:
+            return None
+        data = bytes(self._buffer[:size])
+        del self._buffer[:size]
+        return data
+
     def _too_long(self) -> MessageError:
         return MessageError(f"a line is over the limit of {self._limit} bytes")
