@@ -10,7 +10,6 @@ removes these numbers.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
 
 from container.formats.base import Buffer, FramingError
 
@@ -45,24 +44,6 @@ def padding(length: int) -> bytes:
     return bytes(-length % 4)
 
 
-def parts(length: int, limit: int = PART_LIMIT) -> Iterator[tuple[bytes, int, bytes]]:
-    """Yield three values for each part of a record with ``length`` bytes of data.
-
-    Yields:
-        The header, the number of bytes of data in the part, and the padding.
-    """
-    limit -= limit % 4  # so that only the last part has padding
-    left, first = length, True
-    while True:
-        size = min(left, limit)
-        left -= size
-        flag = (_BEGINS if left else _WHOLE) if first else (_CONTINUES if left else _ENDS)
-        yield header(size, flag), size, padding(size)
-        first = False
-        if not left:
-            return
-
-
 def encode(data: bytes, limit: int = PART_LIMIT) -> bytes:
     """Encode one record.
 
@@ -70,10 +51,13 @@ def encode(data: bytes, limit: int = PART_LIMIT) -> bytes:
         data: The content of the record.
         limit: Maximum size of a part's data in bytes.
     """
-    pieces, place = [], 0
-    for head, size, pad in parts(len(data), limit):
-        pieces += [head, data[place : place + size], pad]
-        place += size
+    limit -= limit % 4  # so that only the last part has padding
+    pieces = []
+    for place in range(0, max(len(data), 1), limit):
+        part = data[place : place + limit]
+        is_last = place + limit >= len(data)
+        flag = (_ENDS if is_last else _CONTINUES) if place else (_WHOLE if is_last else _BEGINS)
+        pieces += [header(len(part), flag), part, padding(len(part))]
     return b"".join(pieces)
 
 
