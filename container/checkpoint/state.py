@@ -328,15 +328,8 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
         CheckpointMismatchError: the arrays do not match the slots. The message names the first difference.
     """
     slots = list(slots)
-    if not loose and set(saved) != {slot.spec.name for slot in slots}:
-        lacking = sorted({slot.spec.name for slot in slots} - set(saved))
-        beyond = sorted(set(saved) - {slot.spec.name for slot in slots})
-        parts = [
-            f"lacks {', '.join(lacking[:5])}" if lacking else "",
-            f"also has {', '.join(beyond[:5])}" if beyond else "",
-        ]
-        differences = " and ".join(filter(None, parts))
-        raise CheckpointMismatchError(f"the checkpoint does not match the {group}: it {differences}.")
+    if not loose:
+        check_names(f"the {group}", [slot.spec.name for slot in slots], saved)
     pairs = zip(slots, saved.items(), strict=False)
     for slot, (name, array) in pairs if loose else [(slot, (slot.spec.name, saved[slot.spec.name])) for slot in slots]:
         ours, theirs = slot.spec, Spec(name, array.dtype.name, tuple(array.shape))
@@ -350,6 +343,22 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
         raise CheckpointMismatchError(
             f"the checkpoint does not match the {group}: it has {len(saved)} variables instead of {len(slots)}."
         )
+
+
+def check_names(what: str, ours: Iterable[str], saved: Iterable[str]) -> None:
+    """Validate that a checkpoint has the same names as the object to restore.
+
+    Raises:
+        CheckpointMismatchError: names differ.
+    """
+    lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
+    if lacking or beyond:
+        parts = [
+            f"lacks {', '.join(lacking[:5])}" if lacking else "",
+            f"also has {', '.join(beyond[:5])}" if beyond else "",
+        ]
+        differences = " and ".join(filter(None, parts))
+        raise CheckpointMismatchError(f"the checkpoint does not match {what}: it {differences}.")
 
 
 def is_learning_rate(name: str) -> bool:

@@ -15,7 +15,7 @@ import numpy as np
 
 from container.checkpoint import state
 from container.checkpoint.errors import CheckpointMismatchError
-from container.checkpoint.state import Array, ArraySlot, Saveable, TensorSlot, tensor_of
+from container.checkpoint.state import Array, ArraySlot, Saveable, TensorSlot, check_names, tensor_of
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -157,14 +157,7 @@ def _compare(name: str, ours: Mapping[str, Any], saved: Mapping[str, Any]) -> No
     Raises:
         CheckpointMismatchError: names or shapes differ.
     """
-    lacking, beyond = sorted(set(ours) - set(saved)), sorted(set(saved) - set(ours))
-    if lacking or beyond:
-        parts = [
-            f"lacks {', '.join(lacking[:5])}" if lacking else "",
-            f"also has {', '.join(beyond[:5])}" if beyond else "",
-        ]
-        differences = " and ".join(filter(None, parts))
-        raise CheckpointMismatchError(f"the checkpoint does not match {name}: it {differences}.")
+    check_names(name, ours, saved)
     for key, value in ours.items():
         if tuple(getattr(value, "shape", ())) != tuple(getattr(saved[key], "shape", ())):
             raise CheckpointMismatchError(
