@@ -144,7 +144,7 @@ def children_by_parent() -> dict[int, list[int]]:
     """Return the children of each visible process of the machine, by the pid of the parent. Zombies are omitted."""
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := _stat(int(entry))) and fields[0] != "Z":
+        if entry.isdigit() and (fields := stat(int(entry))) and fields[0] != "Z":
             tree.setdefault(int(fields[1]), []).append(int(entry))
     return tree
 
@@ -155,7 +155,7 @@ def state(pid: int) -> str:
 
     Return an empty text if the process does not exist.
     """
-    return "".join(_stat(pid)[:1])
+    return "".join(stat(pid)[:1])
 
 
 def is_stopped(pid: int) -> bool:
@@ -180,7 +180,7 @@ def began(pid: int) -> str:
 
     The time and the pid together identify a process, although the pid may be reused later.
     """
-    return "".join(_stat(pid)[19:20])
+    return "".join(stat(pid)[19:20])
 
 
 def lives(pid: int, when: str) -> bool:
@@ -201,7 +201,7 @@ def name(pid: int) -> str:
     return _read(f"/proc/{pid}/comm").strip()
 
 
-def _stat(pid: int) -> list[str]:
+def stat(pid: int) -> list[str]:
     """Return the fields of ``/proc/PID/stat``, beginning with the state. Return an empty list if the process does not
     exist.
     """

@@ -91,8 +91,8 @@ class ResourceSampler:
         waiting = [pid] if pid is not None else []
         while waiting:
             one = waiting.pop()
-            fields = _stat(one)
-            if fields is not None:
+            fields = processes.stat(one)
+            if len(fields) > _RESIDENT:
                 seconds += sum(map(int, fields[_TIMES])) / _TICK
                 resident += int(fields[_RESIDENT]) * _PAGE
                 waiting += tree.get(one, ())
@@ -117,16 +117,6 @@ class ResourceSampler:
         if self._gpus is not None:
             values.update(self._gpus.latest())
         return values
-
-
-def _stat(pid: int) -> list[bytes] | None:
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            text = file.read()
-    except OSError:
-        return None
-    fields = text[text.rindex(b")") + 2 :].split()
-    return fields if len(fields) > _RESIDENT else None
 
 
 def _traffic() -> tuple[float, float] | None:
