@@ -43,6 +43,7 @@ from container.checkpoint.errors import (
 )
 from container.checkpoint.lock import WriterLock
 from container.checkpoint.manifest import CheckpointManifestError, FileEntry, Manifest, Progress
+from container.system.files import write_all
 from container.system.holding import hold
 
 _NAME = re.compile(r"checkpoint-(\d+)-step-(\d+)")
@@ -605,18 +606,13 @@ def _write_file(folder: str, name: str, pieces: Sequence[memoryview]) -> tuple[i
             while rest:
                 part = rest[:_PIECE]
                 crc32 = zlib.crc32(part, crc32)
-                _write_all(fd, part)
+                write_all(fd, part)
                 size += part.nbytes
                 rest = rest[_PIECE:]
         os.fsync(fd)
     finally:
         os.close(fd)
     return size, f"{crc32:08x}"
-
-
-def _write_all(fd: int, data: memoryview) -> None:
-    while data:
-        data = data[os.write(fd, data) :]
 
 
 def _read_whole(fd: int, size: int) -> np.ndarray[Any, Any]:

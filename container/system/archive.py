@@ -14,6 +14,8 @@ import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from container.system.files import write_all
+
 if TYPE_CHECKING:
     import tarfile
 
@@ -256,9 +258,7 @@ class _Unpacking:
                 if not chunk:
                     raise ArchiveError(f"it ends in the middle of {entry.name!r}. Pack it again")
                 left -= len(chunk)
-                view = memoryview(chunk)
-                while view:
-                    view = view[os.write(writing, view) :]
+                write_all(writing, chunk)
             os.fchmod(writing, entry.mode & 0o777 | 0o600)
             with contextlib.suppress(OverflowError, ValueError):  # a time out of range for a file
                 os.utime(writing, (entry.mtime, entry.mtime))

@@ -10,6 +10,8 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from container.system.files import write_all
+
 _CHUNK = 1 << 20
 #: The bytes that the kernel copies in one call, so that progress can be reported between calls.
 _RANGE = 64 << 20
@@ -140,9 +142,7 @@ def _copy_range(reading: int, writing: int, count: int) -> Iterator[int]:
             raise
     # Copy the rest, which is everything if the kernel cannot copy these files.
     while count and (chunk := os.read(reading, min(_CHUNK, count))):
-        view = memoryview(chunk)
-        while view:
-            view = view[os.write(writing, view) :]
+        write_all(writing, chunk)
         count -= len(chunk)
         yield len(chunk)
 

@@ -31,9 +31,7 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     try:
         descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(descriptor, view) :]
+            write_all(descriptor, data)
         finally:
             os.close(descriptor)
         os.replace(aside, path)
@@ -41,6 +39,13 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         with contextlib.suppress(OSError):
             aside.unlink()
         raise
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write all of the data to a descriptor."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 def names_in(folder: str | os.PathLike[str]) -> list[str]:
