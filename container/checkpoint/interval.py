@@ -115,25 +115,21 @@ class Schedule:
         self._blocked_s = 0.0
         self._write_s = 0.0
 
-    def start(self, step: int, state_bytes: int = 0) -> None:
+    def start(self, step: int) -> None:
         """Start the schedule when training begins or resumes.
 
         Args:
             step: Number of finished steps.
-            state_bytes: Number of bytes that a save writes, or 0 if unknown. The cost of the first save is estimated
-                from this number.
         """
         self._last_step = step
         self._last_time = self._clock()
-        self.expect(state_bytes)
 
     def expect(self, state_bytes: int) -> None:
         """Estimate the cost of the first save from the number of bytes that a save writes.
 
-        Call this method if the number of bytes becomes known only after :meth:`start`. If the cost is known already,
-        this method has no effect.
+        If the cost is known already, this method has no effect.
         """
-        if self._cost_s is None and state_bytes:
+        if self._cost_s is None:
             self._cost_s = state_bytes / _FIRST_RATE
 
     @property

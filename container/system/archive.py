@@ -119,9 +119,9 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
         raise ArchiveError(f"{name} is not a complete tar.gz ({error}). Pack it again.") from error
 
 
-def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds = BOUNDED) -> None:
-    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does. Data after the archive remains
-    unread in the pipe.
+def extract_stream(stream: IO[bytes], target: Path, name: str) -> None:
+    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does, but without limits. Data after the
+    archive remains unread in the pipe.
 
     Raises:
         ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
@@ -129,7 +129,7 @@ def extract_stream(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBo
     """
     import tarfile
 
-    _extract(stream, target, name, bounds, tarfile.RECORDSIZE)  # the size of a tar file is a multiple of this
+    _extract(stream, target, name, UNBOUNDED, tarfile.RECORDSIZE)  # the size of a tar file is a multiple of this
 
 
 def _extract(stream: IO[bytes], target: Path, name: str, bounds: ArchiveBounds, piece: int) -> None:

@@ -163,13 +163,12 @@ class BlockingConnection:
     Args:
         sock: A connected stream socket, which the connection closes.
         limit: The greatest length of a sent or received line, in bytes.
-        key: The key that every received message has. See :class:`~container.contract.messages.Decoder`.
     """
 
-    def __init__(self, sock: socket.socket, *, limit: int = LIMIT, key: str | None = OPERATION) -> None:
+    def __init__(self, sock: socket.socket, *, limit: int = LIMIT) -> None:
         self._socket = sock
         self._limit = limit
-        self._decoder = Decoder(limit, key=key)
+        self._decoder = Decoder(limit)
         self._descriptors: list[int] = []
 
     def __enter__(self) -> BlockingConnection:

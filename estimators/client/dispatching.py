@@ -149,7 +149,7 @@ def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> Jo
         return known  # the sender has sent the same job again, because the response was lost
     try:
         try:
-            archive.extract_stream(source, record.path, "the job", archive.UNBOUNDED)
+            archive.extract_stream(source, record.path, "the job")
         except archive.ArchiveError as error:
             raise ConfigurationError(str(error)) from None
         spec = TrainingJobSpec.from_request(request)

@@ -130,16 +130,6 @@ def test_auto_keeps_to_its_budget(
 def test_auto_guesses_the_first_cost_from_the_size() -> None:
     clock = Clock()
     schedule = Schedule(Every.parse("auto"), clock=clock)
-    schedule.start(0, state_bytes=500_000_000)
-    clock.now += 50
-    assert not schedule.due(1)
-    clock.now += 51
-    assert schedule.due(2)
-
-
-def test_a_size_that_is_known_later_starts_nothing_anew() -> None:
-    clock = Clock()
-    schedule = Schedule(Every.parse("auto"), clock=clock)
     schedule.start(3)
     clock.now += 50
     schedule.expect(500_000_000)
