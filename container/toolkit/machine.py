@@ -21,7 +21,8 @@ from container.contract.failures import Cause, Failure, describe_end
 from container.contract.hints import Situation
 from container.contract.messages import Message
 from container.contract.plan import Plan, ProcessPlan, Role, StartedBy
-from container.toolkit import reports, worker_restart
+from container.contract.strategies import Distribution, ParameterServer
+from container.toolkit import reports
 from container.toolkit.mpi import daemons
 from container.toolkit.process_group import ClusterProcess
 from container.toolkit.runtime import FAILURE_GRACE, HostSettings, Outcome
@@ -241,6 +242,26 @@ def is_daemon(member: ClusterProcess) -> bool:
     daemon.
     """
     return member.role is Role.LAUNCHER and member.name in daemons.DAEMONS
+
+
+def may_restart(member: ClusterProcess, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
+    """Return whether a failed process is restarted without failing the job. Only workers of TensorFlow's coordinator
+    are restarted.
+
+    The coordinator notices that a worker has ended, and gives the worker's tasks to the other workers. When the worker
+    serves at its address again, the coordinator uses it again. A coordinator or a parameter server cannot be restarted,
+    because its state is stored nowhere else.
+
+    Args:
+        member: The failed process.
+        plan: The job's plan.
+        strategy: The job's strategy.
+        limit: The maximum number of times a process may be restarted.
+    """
+    coordinated = isinstance(strategy, ParameterServer) and strategy.coordinated
+    killed = member.signal is not None and member.exception is None and not member.told
+    alone = plan is None or len(plan.membership.hosts) == 1  # no other host would continue meanwhile
+    return coordinated and killed and not alone and member.name == "worker" and member.revivals < limit
 
 
 def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
@@ -499,7 +520,7 @@ class HostMachine:
             return
         elif not member.failed:
             self._check_done()
-        elif worker_restart.allows(member, self._plan, self._env.strategy, self._settings.worker_restarts):
+        elif may_restart(member, self._plan, self._env.strategy, self._settings.worker_restarts):
             self._revive(member)
         elif grace := patience(member, by_mpirun=self._is_by_mpirun(member)):
             self._later(grace, Unexplained(member))

@@ -9,7 +9,7 @@ import pytest
 from container.contract.membership import Membership
 from container.contract.plan import Plan, Role
 from container.contract.strategies import MPI, Distribution, ParameterServer
-from container.toolkit import worker_restart
+from container.toolkit import machine
 from container.toolkit.process_group import ClusterProcess
 
 KILLED = ClusterProcess(name="worker", role=Role.RANK, rank=2, ended=True, signal=9)
@@ -38,4 +38,4 @@ TWO, ONE = (
 def test_killed_workers_of_a_coordinator_are_started_again(
     member: ClusterProcess, plan: Plan | None, strategy: Distribution, limit: int, allowed: bool
 ) -> None:
-    assert worker_restart.allows(member, plan, strategy, limit) is allowed
+    assert machine.may_restart(member, plan, strategy, limit) is allowed
