@@ -1,8 +1,5 @@
 """Implement the Keras callback that saves and restores checkpoints.
 
-The callback's class is not a subclass of the ``Callback`` class of tf_keras or Keras 3, but has all methods that these
-two packages call. Therefore one class works with both packages, and this module imports neither of them.
-
 The callback saves at the *beginning* of a batch, when the batch's number equals the number of finished batches. If the
 callback saved at the end of a batch, both versions of Keras would wait for the batch's metrics from the device.
 """
@@ -14,22 +11,16 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.checkpoint.errors import EpochBeginsAnew
+from container.checkpoint.keras_callback import KerasCallback
 
 if TYPE_CHECKING:
     from container.checkpoint.checkpointer import Checkpointer, Restored
-
-#: Methods that Keras calls and that this class does not need.
-_UNUSED = (
-    "on_batch_begin",
-    "on_batch_end",
-    *(f"on_{mode}_{when}" for mode in ("test", "predict") for when in ("begin", "end", "batch_begin", "batch_end")),
-)
 
 #: The reason why an interrupted epoch starts over if the callback has no data source.
 _NO_DATA = "continuing within an epoch needs callback(data=…), which was not given"
 
 
-class CheckpointCallback:
+class CheckpointCallback(KerasCallback):
     """A Keras callback that saves at a Checkpointer's interval, and restores when the training begins.
 
     Args:
@@ -42,10 +33,6 @@ class CheckpointCallback:
         restored: The restored checkpoint. None before the training begins, and if no checkpoint was restored.
     """
 
-    #: For tf_keras: this callback needs no values from the device.
-    _supports_tf_logs = True
-    #: For tf_keras under a multi-worker strategy: call this callback on every rank.
-    _chief_worker_only = False
     #: For Keras 3: the methods at a batch's end may run later, in another thread.
     async_safe = True
 
@@ -65,8 +52,6 @@ class CheckpointCallback:
         self._measured = False
         self._unrated = False  # whether the message about a missing metric was printed
         self.restored: Restored | None = None
-        self.model: Any = None
-        self.params: dict[str, Any] = {}
 
     def request(self) -> None:
         """Request a save at the next batch, regardless of the interval.
@@ -83,14 +68,6 @@ class CheckpointCallback:
         return self._step + max(0, self._batch - self._skip)
 
     # --- methods that Keras calls ---
-
-    def set_params(self, params: dict[str, Any]) -> None:
-        """Store ``fit``'s parameters."""
-        self.params = params
-
-    def set_model(self, model: Any) -> None:
-        """Store the model."""
-        self.model = model
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
         """Restore a checkpoint, and set the epoch and batch at which ``fit`` continues."""
@@ -176,12 +153,6 @@ class CheckpointCallback:
         # Under parameter servers, a batch's number counts the scheduled batches, not the finished ones.
         strategy = getattr(self.model, "distribute_strategy", None)
         return not getattr(strategy, "_should_use_with_coordinator", False)
-
-    def _implements_test_batch_hooks(self) -> bool:
-        return False
-
-    def _implements_predict_batch_hooks(self) -> bool:
-        return False
 
     def maybe_load_initial_counters_from_ckpt(
         self, steps_per_epoch: int | None, initial_epoch: int, mode: Any = None
@@ -304,12 +275,3 @@ class CheckpointCallback:
             metadata=metadata,
             wait=wait,
         )
-
-
-def _nothing(*args: Any, **kwargs: Any) -> None:
-    pass
-
-
-_nothing._is_default = True  # type: ignore[attr-defined] # Keras 3 then does not call the method
-for _name in _UNUSED:
-    setattr(CheckpointCallback, _name, staticmethod(_nothing))

@@ -20,6 +20,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from container.checkpoint.errors import CheckpointMismatchError
+from container.checkpoint.keras_compat import Keras, keras_of, optimizer_variables
 from container.checkpoint.tensors import Spec
 
 Array = np.ndarray[Any, Any]
@@ -92,7 +93,7 @@ def state_of(model: Any, optimizer: Any = None) -> Saveable:
         return ArrayState(model)
     if callable(getattr(model, "groups", None)):
         return model  # type: ignore[no-any-return]
-    if _keras_of(model) is not None:
+    if keras_of(model) is not None:
         return KerasState(model, optimizer)
     raise TypeError(
         f"a {type(model).__qualname__} cannot be saved. Give a Keras model, a PyTorch module, or a dict whose values "
@@ -230,7 +231,8 @@ class KerasState:
     def __init__(self, model: Any, optimizer: Any = None) -> None:
         self._model = model
         self._optimizer: Any = optimizer if optimizer is not None else getattr(model, "optimizer", None)
-        self._keras = _keras_of(model)
+        keras = keras_of(model)
+        self._keras = keras.value if keras is not None else None
         self._key: tuple[int, ...] = ()
         self._groups: dict[str, list[ArraySlot]] = {}
 
@@ -286,7 +288,7 @@ class KerasState:
 
     def _generators(self) -> list[Any]:
         """Return the variables with the states of Keras 3's random generators."""
-        if self._keras != "keras 3":
+        if self._keras != Keras.THREE.value:
             return []
         known = {id(variable) for variable in (*self._model.weights, *self._model.metrics_variables)}
         return [variable for variable in self._model.variables if id(variable) not in known]
@@ -306,8 +308,7 @@ class KerasState:
                     optimizer.build(trainable)
             else:
                 optimizer.build(trainable)
-        found = optimizer.variables
-        found = list(found() if callable(found) and not isinstance(found, list) else found)
+        found = optimizer_variables(optimizer)
         rate = getattr(optimizer, "learning_rate", None)  # tf_keras does not include it in the variables
         if hasattr(rate, "assign") and all(rate is not variable for variable in found):
             found.append(rate)
@@ -451,15 +452,3 @@ def _value(variable: Any) -> Array:
 def _dtype_name(variable: Any) -> str:
     dtype = variable.dtype
     return str(getattr(dtype, "name", dtype))
-
-
-def _keras_of(model: Any) -> str | None:
-    """Return the package that a model belongs to: ``"tf_keras"`` or ``"keras 3"``. Return None for any other object."""
-    for kind in type(model).__mro__:
-        package = kind.__module__.partition(".")[0]
-        if package == "tf_keras":
-            return "tf_keras"
-        if package == "keras":
-            version = str(getattr(sys.modules.get("keras"), "__version__", "3"))
-            return "tf_keras" if version.startswith("2.") else "keras 3"
-    return None

@@ -1,6 +1,6 @@
 """Implement the callbacks of ``cluster.callbacks()``.
 
-The callbacks derive from :class:`container.distributed.tensorflow.hooks.KerasCallback`, so that both tf_keras and Keras
+The callbacks derive from :class:`container.checkpoint.keras_callback.KerasCallback`, so that both tf_keras and Keras
 3 can call them.
 """
 
@@ -16,14 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.checkpoint import keras_compat
+from container.checkpoint.keras_callback import KerasCallback, Logs
+from container.checkpoint.keras_compat import Keras
 from container.contract import events
 from container.contract.errors import DistributedError, RefusedError
 from container.contract.events import SIGN_OF_LIFE_S
 from container.contract.strategies import CollectiveAllReduce
 from container.distributed.core.weight_check import STEPS, Guard
-from container.distributed.tensorflow import keras_compat, optimizers
-from container.distributed.tensorflow.hooks import KerasCallback, Logs
-from container.distributed.tensorflow.keras_compat import Keras
+from container.distributed.tensorflow import optimizers
 from container.distributed.tensorflow.measuring import Laps
 from container.distributed.tensorflow.tensorboard import Scalars, event_folder
 

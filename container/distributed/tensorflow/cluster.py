@@ -12,17 +12,18 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+from container.checkpoint import keras_compat
+from container.checkpoint.keras_compat import Keras
 from container.contract.detection import Surroundings
 from container.contract.errors import RefusedError
 from container.distributed.core import data_partition, step_alignment
 from container.distributed.core.notice import Listener
 from container.distributed.core.ranks import Ranks
 from container.distributed.core.weight_check import Guard
-from container.distributed.tensorflow import data, evaluating, keras_compat, optimizers
+from container.distributed.tensorflow import data, evaluating, optimizers
 from container.distributed.tensorflow.callbacks import SignsOfLife, callbacks_for
 from container.distributed.tensorflow.collectives import TensorCollectives
 from container.distributed.tensorflow.data import MakeDataset, Parse
-from container.distributed.tensorflow.keras_compat import Keras
 from container.distributed.tensorflow.progress import DataProgress, TrainingData, why_not
 
 #: Name of the folder in which TensorFlow Serving expects the first version of a model.

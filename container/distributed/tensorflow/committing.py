@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.checkpoint.keras_callback import KerasCallback
 from container.contract import events
 from container.distributed.core.epoch_sharding import Dealing
 from container.distributed.core.notice import Listener, notice, telling_end
-from container.distributed.tensorflow.hooks import KerasCallback
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.elastic import ElasticCluster

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from container.checkpoint import keras_compat
 from container.checkpoint.state import ArraySlot, state_of
 from container.contract import events, variables
 from container.contract.detection import Surroundings
@@ -27,7 +28,7 @@ from container.contract.names import unknown
 from container.distributed.core import data_partition
 from container.distributed.core.epoch_sharding import Dealing
 from container.distributed.core.notice import Listener, notice, telling_end
-from container.distributed.tensorflow import data, keras_compat, padding
+from container.distributed.tensorflow import data, padding
 from container.distributed.tensorflow.callbacks import InjectFaults, Synchronize
 from container.distributed.tensorflow.cluster import Cluster
 from container.distributed.tensorflow.collectives import HorovodTensors

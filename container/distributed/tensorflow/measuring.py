@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from container.checkpoint.keras_callback import KerasCallback, Logs
 from container.contract import events
 from container.contract.durations import Durations
 from container.contract.events import SIGN_OF_LIFE_S
 from container.distributed.tensorflow import optimizers
-from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster

@@ -12,13 +12,13 @@ import itertools
 from collections.abc import Sequence
 from typing import Any
 
+from container.checkpoint import keras_compat
+from container.checkpoint.keras_compat import Keras
 from container.contract.errors import RefusedError
 from container.contract.names import unknown
-from container.distributed.tensorflow import keras_compat
 from container.distributed.tensorflow.collectives import TensorCollectives, TensorsAlone
 from container.distributed.tensorflow.compression import reduce_fp16
 from container.distributed.tensorflow.host_updates import HostUpdates
-from container.distributed.tensorflow.keras_compat import Keras
 
 OPERATIONS = ("average", "sum", "adasum")
 COMPRESSIONS = ("none", "fp16")

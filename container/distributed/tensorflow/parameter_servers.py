@@ -9,17 +9,18 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar
 
+from container.checkpoint import keras_compat
+from container.checkpoint.keras_callback import KerasCallback
+from container.checkpoint.keras_compat import Keras
 from container.contract import variables
 from container.contract.detection import Surroundings
 from container.contract.errors import DistributedError, RefusedError
 from container.distributed.core import data_partition
-from container.distributed.tensorflow import data, keras_compat
+from container.distributed.tensorflow import data
 from container.distributed.tensorflow.callbacks import SignsOfLife
 from container.distributed.tensorflow.cluster import EVALUATION_BATCH, Cluster
 from container.distributed.tensorflow.collectives import TensorCollectives
 from container.distributed.tensorflow.data import MakeDataset, Parse
-from container.distributed.tensorflow.hooks import KerasCallback
-from container.distributed.tensorflow.keras_compat import Keras
 
 Value = TypeVar("Value")
 

@@ -6,9 +6,9 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING
 
+from container.checkpoint.keras_callback import KerasCallback, Logs
 from container.contract import events
 from container.distributed.core.notice import Listener, notice, telling_end
-from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 if TYPE_CHECKING:
     from container.distributed.tensorflow.cluster import Cluster

@@ -19,8 +19,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 
 from container import distributed
+from container.checkpoint.keras_callback import KerasCallback, Logs
 from container.distributed.tensorflow import optimizers
-from container.distributed.tensorflow.hooks import KerasCallback, Logs
 
 _RECORDS = 512
 #: Number of untimed steps of each process; functions are traced in the first of them.

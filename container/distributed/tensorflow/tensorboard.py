@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from container.distributed.tensorflow.hooks import KerasCallback, Logs
+from container.checkpoint.keras_callback import KerasCallback, Logs
 
 _VARIABLE = "SM_OUTPUT_DIR"
 

@@ -40,8 +40,9 @@ cluster = distributed.init(timeout=100)
 
 import tensorflow as tf  # noqa: E402 - init() comes first
 
+from container.checkpoint import keras_compat  # noqa: E402
 from container.distributed.core.weight_check import Guard, digest  # noqa: E402
-from container.distributed.tensorflow import keras_compat, optimizers  # noqa: E402
+from container.distributed.tensorflow import optimizers  # noqa: E402
 from container.distributed.tensorflow.callbacks import KerasCallback  # noqa: E402
 from container.distributed.tensorflow.collectives import HorovodTensors  # noqa: E402
 

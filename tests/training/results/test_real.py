@@ -17,7 +17,7 @@ _SLOW_RANK = """
 import sys, time
 
 from container import distributed
-from container.distributed.tensorflow.hooks import KerasCallback
+from container.checkpoint.keras_callback import KerasCallback
 
 if "--fail" in sys.argv:
     raise SystemExit("no such data")

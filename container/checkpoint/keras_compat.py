@@ -13,10 +13,10 @@ from container.contract.errors import RefusedError
 
 
 class Keras(enum.Enum):
-    """A version of Keras: tf_keras (Keras 2) or Keras 3."""
+    """A version of Keras: tf_keras (Keras 2) or Keras 3. Checkpoints contain the value."""
 
     LEGACY = "tf_keras"
-    THREE = "Keras 3"
+    THREE = "keras 3"
 
 
 def keras_of(thing: Any) -> Keras | None:
