@@ -221,11 +221,6 @@ class HostCluster(Backend):
         return self._attempt
 
     @property
-    def token(self) -> str:
-        """Return the token with which the hosts authenticate to each other."""
-        return self._token
-
-    @property
     def provider(self) -> HostProvider:
         """Return the provider of the hosts."""
         return self._provider
@@ -417,7 +412,7 @@ class HostCluster(Backend):
         if not first.platform.shared:
             others = await gather(*(self._find_way(member, first, port) for member in members[1:]))
             ways.update(zip((member.name for member in members[1:]), others, strict=True))
-        neighbours = self.neighbours()  # computed once: it is the same for all hosts
+        neighbours = self._neighbours()  # computed once: it is the same for all hosts
         for member in members:
             _ = member.there  # raises HostLost if the host is lost
         for member in members:
@@ -477,28 +472,19 @@ class HostCluster(Backend):
             text = f"{said}, and fleetfit cannot forward the connection: {error}."
             raise PreparationFailed(problem(text, Cause.LAUNCH)) from None
 
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Return the address of each host for connections between hosts, by the host's name."""
-        return {
+    def _neighbours(self) -> dict[str, str]:
+        """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts.
+
+        Hosts with the same address are on one machine. In an elastic job, this is not told, because the hosts change.
+        """
+        addresses = {
             member.name: member.host.address
             for member in self._members.values()
             if member.host is not None and not member.lost
         }
-
-    @property
-    def one_machine(self) -> bool:
-        """Return whether all hosts have the same address and thus are on one machine.
-
-        Return False for elastic jobs, because their hosts change.
-        """
-        alone = self._elastic or len(self.addresses) < 2
-        return not alone and len(set(self.addresses.values())) == 1
-
-    def neighbours(self) -> dict[str, str]:
-        """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts."""
-        shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
-        return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
+        one_machine = not self._elastic and len(addresses) > 1 and len(set(addresses.values())) == 1
+        shared = {variables.SHARED_MACHINE: "1"} if one_machine else {}
+        return {**shared, variables.ADDRESSES: json.dumps(addresses, separators=(",", ":"))}
 
     def fail(self, failure: Failure) -> None:
         """Report a failure that affects every host, such as a failed preparation."""
@@ -516,7 +502,7 @@ class HostCluster(Backend):
             member: The host.
             control_address: The address at which this host reaches the toolkit of the job's first host.
             listens: Whether this host is the first host, whose toolkit listens.
-            neighbours: The result of :meth:`neighbours`. If None, the result is computed.
+            neighbours: The result of :meth:`_neighbours`. If None, the result is computed.
         """
         spec, host, platform = self.spec, member.there, member.platform
         platform.start_syncs()
@@ -531,7 +517,7 @@ class HostCluster(Backend):
         if keep_s:
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
         if not platform.shared:
-            env |= self.neighbours() if neighbours is None else neighbours
+            env |= self._neighbours() if neighbours is None else neighbours
         member.phase = MemberPhase.TRAINING
         self._untold.add(member)
         self.hand_on(member.name, b"")  # the supervisor expects heartbeats of the host from now on
