@@ -378,7 +378,7 @@ def _steps(
         # The CPU and the GPU build install into the same folder. If both are installed, neither works.
         elif clashing := {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution} & there.keys():
             progress.detail(f"removing {', '.join(clashing)}")
-            installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())], log="packages")
+            installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())])
         settings: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
             if tensorflow is TensorFlowBuild.CPU:

@@ -25,7 +25,7 @@ from container.contract.wire import Piece, rank_of, split_pieces
 from container.system.files import names_in
 from estimators.job.errors import RecordError
 from estimators.records import ranks
-from estimators.records.log_files import log_stem, process_of, times_file
+from estimators.records.log_files import process_of, times_file
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
@@ -199,8 +199,6 @@ class LogReader:
         rank: int | None = None,
         *,
         host: str | None = None,
-        process: str | None = None,
-        attempt: int | None = None,
     ) -> None:
         """Create a reader at the beginning of the logs.
 
@@ -208,14 +206,10 @@ class LogReader:
             record: The job's record.
             rank: The only rank to read. None for all processes.
             host: The only host to read. None for all hosts.
-            process: The name of the only process to read, for example ``ps``. None for all processes.
-            attempt: The number of the only attempt to read. None for all attempts.
         """
         self._record = record
         self._host = host
-        self._attempt = attempt
         self._rank = rank
-        self._stem = log_stem(process) if process is not None else None
         self._logs: dict[str, ProcessLog] = {}
 
     @functools.cached_property
@@ -295,12 +289,12 @@ class LogReader:
             logs = f"{self._record.hosts_dir}/{host}/logs"
             for folder in names_in(logs):
                 number = folder.removeprefix("attempt-")
-                if not number.isdigit() or (self._attempt is not None and int(number) != self._attempt):
+                if not number.isdigit():
                     continue
                 for file in names_in(f"{logs}/{folder}"):
                     stem = file.removesuffix(".times")
                     name = f"{folder}/{stem}"
-                    if stem == file or f"{host}/{name}" in self._logs or self._stem not in (None, stem):
+                    if stem == file or f"{host}/{name}" in self._logs:
                         continue
                     process = process_of(stem)
                     if self._rank is None or self._rank == self._rank_of(host, process):

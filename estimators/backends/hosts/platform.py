@@ -209,16 +209,11 @@ class Platform(abc.ABC):
             agent, self._mount = self._mount, None
             agent.process.close_input()
 
-    def fifos(self, host: Host, number: int = 0) -> list[Path]:
-        """Return the paths of the FIFOs of a host's channels for one epoch.
-
-        Args:
-            host: The host.
-            number: The number of the epoch, from 0.
-        """
+    def fifos(self, host: Host) -> list[Path]:
+        """Return the paths of the FIFOs of a host's channels for the first epoch."""
         readers, data = local.readers_per_host(self.spec), self.tree(host).data
         return [
-            pipes.fifo(pipes.folder(data, local_rank, readers), channel, number)
+            pipes.fifo(pipes.folder(data, local_rank, readers), channel, 0)
             for local_rank in range(readers)
             for channel in local.piped(self.spec)
         ]
