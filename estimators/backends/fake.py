@@ -27,9 +27,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.contract import wire
+from container.contract import rules, wire
 from container.contract.failures import Cause, Failure, describe_end
-from container.contract.names import suggests_arguments, unknown
+from container.contract.names import suggests_arguments
 from estimators.backends.base import Backend
 from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
@@ -90,14 +90,10 @@ class FakeOutcome:
         Raises:
             ConfigurationError: an option is unknown.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigurationError(unknown("option of the backend 'local_fake'", name, known))
         given = dict(values)
         if given.get("failure") is not None:
             given["failure"] = Failure.from_dict(given["failure"])
-        return cls(**given)
+        return rules.from_dict(cls, given, "option of the backend 'local_fake'")  # type: ignore[no-any-return]
 
     def run_options(self, **options: Any) -> RunOptions:
         """Return the RunOptions with which a job on ``local_fake`` has this outcome.
