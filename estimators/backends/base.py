@@ -342,9 +342,6 @@ class TuningService(Protocol):
     def explain(self, error: Exception) -> tuple[str, bool]:
         """Return a description of an error, and whether the same request may succeed later."""
 
-    def reconnect(self) -> None:
-        """Read the credentials again, because the user may have logged in since the last request."""
-
 
 class ManagedService(Backend):
     """A backend that follows one job on a managed service, such as SageMaker.
