@@ -49,25 +49,23 @@ class LogWriter:
     Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. The
     recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
     reader merges the logs by time.
+
+    Attributes:
+        attempt: The number of the attempt that is being written, counted from 0.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record = record
-        self._attempt = attempt
+        self.attempt = attempt
         self._streams: dict[tuple[str, str | None], _LogFile] = {}
         self._dirty: dict[tuple[str, str | None], _LogFile] = {}
         self._pending = 0
         self._last_time = 0
 
-    @property
-    def attempt(self) -> int:
-        """Return the number of the attempt that is being written, counted from 0."""
-        return self._attempt
-
     def start_attempt(self, attempt: int) -> None:
         """Switch to a new attempt. Subsequent pieces are written to the logs of the new attempt."""
         self.flush()
-        self._attempt = attempt
+        self.attempt = attempt
         self._streams.clear()
 
     def write(self, piece: Piece, time_ns: int | None = None) -> None:
@@ -84,7 +82,7 @@ class LogWriter:
         if stream is None:
             stream = self._streams.get(key)
             if stream is None:
-                stream = _LogFile(self._record.log_file(piece.host, piece.process, self._attempt))
+                stream = _LogFile(self._record.log_file(piece.host, piece.process, self.attempt))
                 self._streams[key] = stream
             self._dirty[key] = stream
         size = len(piece.data)

@@ -122,7 +122,6 @@ class SageMakerBackend(ManagedService):
         self._failures = 0
         self._failing_since = 0.0
         self._told: set[str] = set()
-        self._attempt = 0
         self._over_at: float | None = None  # when a poll first showed that the job has ended
 
     def _connect(self) -> Aws:
@@ -172,7 +171,7 @@ class SageMakerBackend(ManagedService):
     def start(self, attempt: int) -> None:
         """Upload the code and create the job. If the job was created already, continue to follow the job."""
         stored = self.record.stored_status()
-        self._attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
+        self.attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
         if statuses.lives_elsewhere(stored):
             self._state = _State.FOLLOWING
         else:
@@ -378,8 +377,8 @@ class SageMakerBackend(ManagedService):
             self._say(f"SageMaker: {text}", int(began * 1e9))
 
     def _take_line(self, line: ServiceLine) -> None:
-        if line.attempt > self._attempt:
-            self._attempt = line.attempt
+        if line.attempt > self.attempt:
+            self.attempt = line.attempt
             self.events.put_nowait(ServiceRestarted(line.attempt))
         self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 
