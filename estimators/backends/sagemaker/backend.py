@@ -12,7 +12,7 @@ import enum
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -239,7 +239,7 @@ class SageMakerBackend(ManagedService):
                 return str(client.create_training_job(**request)["TrainingJobArn"])
             except Exception as error:
                 if is_taken(error):
-                    there = self._again(lambda: client.describe_training_job(TrainingJobName=self.spec.name))
+                    there = self._existing(client)
                     if mirror.same_job(there, request, since):
                         return str(there["TrainingJobArn"])
                     self._may_exist = False
@@ -250,11 +250,13 @@ class SageMakerBackend(ManagedService):
             time.sleep(self._pace.next_look(0.0, attempt))
         raise AssertionError("the last attempt returns or raises")
 
-    def _again(self, ask: Callable[[], Any]) -> Any:
-        """Return the response to a request that is repeated while it may succeed later."""
+    def _existing(self, client: Any) -> Any:
+        """Return the description of the job that has this job's name. The request is repeated while it may succeed
+        later.
+        """
         for attempt in itertools.count(1):
             try:
-                return ask()
+                return client.describe_training_job(TrainingJobName=self.spec.name)
             except Exception as error:
                 if not passes(error) or attempt == _DESCRIBE_ATTEMPTS:
                     raise
