@@ -90,6 +90,10 @@ class Backend(abc.ABC):
     elastic = False
     #: Whether the hosts' processes may run as other users than the caller, for example in containers.
     other_users = False
+    #: The number of the current attempt.
+    attempt = 0
+    #: Whether the job is being terminated.
+    is_ending = False
 
     def __init__(
         self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, events: BackendEvents
@@ -190,16 +194,6 @@ class Backend(abc.ABC):
     @abc.abstractmethod
     def running(self) -> bool:
         """Return whether a host is running, or has ended without a report of its end."""
-
-    @property
-    def attempt(self) -> int:
-        """Return the number of the current attempt."""
-        return 0
-
-    @property
-    def is_ending(self) -> bool:
-        """Return whether the job is being terminated."""
-        return False
 
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
@@ -341,9 +335,6 @@ class TuningService(Protocol):
 
     def explain(self, error: Exception) -> tuple[str, bool]:
         """Return a description of an error, and whether the same request may succeed later."""
-
-    def reconnect(self) -> None:
-        """Read the credentials again, because the user may have logged in since the last request."""
 
 
 class ManagedService(Backend):

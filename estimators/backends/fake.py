@@ -27,9 +27,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from container.contract import wire
+from container.contract import rules, wire
 from container.contract.failures import Cause, Failure, describe_end
-from container.contract.names import suggests_arguments, unknown
+from container.contract.names import suggests_arguments
 from estimators.backends.base import Backend
 from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
@@ -90,14 +90,10 @@ class FakeOutcome:
         Raises:
             ConfigurationError: an option is unknown.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise ConfigurationError(unknown("option of the backend 'local_fake'", name, known))
         given = dict(values)
         if given.get("failure") is not None:
             given["failure"] = Failure.from_dict(given["failure"])
-        return cls(**given)
+        return rules.from_dict(cls, given, "option of the backend 'local_fake'")  # type: ignore[no-any-return]
 
     def run_options(self, **options: Any) -> RunOptions:
         """Return the RunOptions with which a job on ``local_fake`` has this outcome.
@@ -135,7 +131,6 @@ class FakeBackend(Backend):
         super().__init__(*args, **kwargs)
         self._outcome = FakeOutcome.from_dict(self.options.backend_options)
         self._running: list[str] = []
-        self._attempt = 0
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
@@ -159,7 +154,7 @@ class FakeBackend(Backend):
 
     def start(self, attempt: int) -> None:
         """Start the simulation: schedule the outcome's lines, metrics and end."""
-        self._attempt = attempt
+        self.attempt = attempt
         self._running = list(self.spec.hosts)
         self.events.put_nowait(StatusTold("Training"))
         for host in self._running:
@@ -211,7 +206,7 @@ class FakeBackend(Backend):
     def _report(self, name: str, value: float) -> None:
         host = self._host_of(0)
         data = {"name": name, "value": value}
-        self._say(host, wire.Event(kind="metric", host=host, rank=0, attempt=self._attempt, data=data).to_line())
+        self._say(host, wire.Event(kind="metric", host=host, rank=0, attempt=self.attempt, data=data).to_line())
 
     def _say(self, host: str, data: bytes) -> None:
         if host in self._running:
@@ -229,7 +224,7 @@ class FakeBackend(Backend):
         if failure is None:
             self._all_end(exit_code=0)
             return
-        event = wire.Event(kind="failure", host=host, attempt=self._attempt, data=failure.to_dict())
+        event = wire.Event(kind="failure", host=host, attempt=self.attempt, data=failure.to_dict())
         self.hand_on(host, event.to_line())
         self._all_end(exit_code=1)
 

@@ -37,7 +37,7 @@ def channel_refusal(spec: TrainingJobSpec, channel: InputChannel) -> str | None:
             "instance_groups out."
         )
     stem, _, number = channel.name.rpartition("_")
-    pipes = piped(spec) if readers_per_host(spec) == 1 else []
+    pipes = piped(spec) if spec.ranks_per_host == 1 else []
     if re.fullmatch(_EPOCH, number) and stem in pipes and channel.name not in pipes:
         return (
             f"its folder would have the name of a FIFO of channel {stem!r}, which is in Pipe mode: {stem}_0, {stem}_1 "
@@ -109,11 +109,6 @@ def linked(spec: TrainingJobSpec) -> list[str]:
 def piped(spec: TrainingJobSpec) -> list[str]:
     """Return the names of the channels in Pipe mode."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "Pipe"]
-
-
-def readers_per_host(spec: TrainingJobSpec) -> int:
-    """Return the number of processes on a host that read the channels. Each process has its own FIFOs."""
-    return spec.strategy.ranks_per_host if spec.strategy is not None else 1
 
 
 def checkpoint_dir(spec: TrainingJobSpec) -> Path | None:

@@ -46,11 +46,10 @@ _GPUS: Mapping[str, Mapping[str, int]] = {
     "g7e": {"2xlarge": 1, "4xlarge": 1, "8xlarge": 1, "12xlarge": 2, "24xlarge": 4, "48xlarge": 8},
 }  # fmt: skip
 
-#: The model of the GPU and its memory in GB, by family of instance types.
-_DEVICES: Mapping[str, tuple[str, float]] = {
-    "p2": ("K80", 12), "p3": ("V100", 16), "p3dn": ("V100", 32), "p4d": ("A100", 40), "p4de": ("A100", 80),
-    "p5": ("H100", 80), "p5e": ("H200", 141), "p5en": ("H200", 141), "p6-b200": ("B200", 180),
-    "g4dn": ("T4", 16), "g5": ("A10G", 24), "g6": ("L4", 24), "g6e": ("L40S", 48),
+#: The model of the GPU, by family of instance types.
+_DEVICES: Mapping[str, str] = {
+    "p2": "K80", "p3": "V100", "p3dn": "V100", "p4d": "A100", "p4de": "A100", "p5": "H100", "p5e": "H200",
+    "p5en": "H200", "p6-b200": "B200", "g4dn": "T4", "g5": "A10G", "g6": "L4", "g6e": "L40S",
 }  # fmt: skip
 
 #: A description of the on-demand prices below.
@@ -64,12 +63,11 @@ _PRICE_SOURCES: Mapping[str, str] = {
 }  # fmt: skip
 #: The source of all other prices.
 _UNVERIFIED = "from memory, as of 2024, not verified"
-#: The source of the spot prices.
-SPOT_PRICES = "EC2 spot, the cheapest zone of us-east-1, as in skypilot-catalog's v8/aws/vms.csv, commit 00148f2"
 
 #: The offers by instance type. Each offer has the bandwidth of the network in Gbit/s (the maximum if AWS states "up
 #: to"), SageMaker's on-demand price in US dollars per hour, and EC2's spot price for the same type. A number is None if
-#: no published number is known.
+#: no published number is known. The spot prices are those of the cheapest zone of us-east-1, as in skypilot-catalog's
+#: v8/aws/vms.csv, commit 00148f2.
 _OFFERS: Mapping[str, tuple[float | None, float | None, float | None]] = {
     "ml.m5.large": (10, 0.115, None), "ml.m5.xlarge": (10, 0.23, None), "ml.m5.2xlarge": (10, 0.461, None),
     "ml.m5.4xlarge": (10, 0.922, None), "ml.m5.12xlarge": (12, 2.765, None), "ml.m5.24xlarge": (25, 5.53, None),
@@ -95,7 +93,6 @@ class InstanceType:
         vcpus: The number of virtual processors. None if the number is unknown.
         gpus: The number of GPUs. 0 if the type has no GPU.
         device: The model of the GPUs. None if the model is unknown or the type has no GPU.
-        device_memory_gb: The memory of each GPU in GB. None if the size is unknown or the type has no GPU.
         network_gbps: The bandwidth of the network in Gbit/s. None if the bandwidth is unknown.
         on_demand: The on-demand price in US dollars per hour. None if the price is unknown.
         spot: EC2's spot price in US dollars per hour. None if the price is unknown.
@@ -105,7 +102,6 @@ class InstanceType:
     vcpus: int | None
     gpus: int
     device: str | None
-    device_memory_gb: float | None
     network_gbps: float | None
     on_demand: float | None
     spot: float | None
@@ -120,14 +116,12 @@ def describe(instance_type: str) -> InstanceType | None:
     """Return the features and prices of an ``ml.*`` type. Return None for other types."""
     if not instance_type.startswith("ml."):
         return None
-    device, memory = _DEVICES.get(_split(instance_type)[0], (None, None))
     network, on_demand, spot = _OFFERS.get(instance_type, (None, None, None))
     return InstanceType(
         name=instance_type,
         vcpus=vcpus(instance_type),
         gpus=gpus(instance_type),
-        device=device,
-        device_memory_gb=memory,
+        device=_DEVICES.get(_split(instance_type)[0]),
         network_gbps=network,
         on_demand=on_demand,
         spot=spot,

@@ -371,14 +371,6 @@ class FinalMetrics:
         ]
 
 
-def final_metrics(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Return the ``FinalMetricDataList`` for all events of a job."""
-    final = FinalMetrics()
-    for event in events:
-        final.add(event)
-    return final.to_list()
-
-
 def system_metrics(events: Iterable[Event]) -> Iterator[Event]:
     """Yield the hosts' resource usage as metrics. Each number becomes one metric.
 

@@ -464,10 +464,14 @@ class TrainingJobSpec(_Shape):
         return strategy_from_hyperparameters(self.decoded_hyperparameters)
 
     @property
+    def ranks_per_host(self) -> int:
+        """Return the number of ranks on each host. A job without a strategy has one."""
+        return self.strategy.ranks_per_host if self.strategy is not None else 1
+
+    @property
     def size(self) -> int:
         """Return the number of ranks."""
-        strategy = self.strategy
-        return self.instance_count * (strategy.ranks_per_host if strategy is not None else 1)
+        return self.instance_count * self.ranks_per_host
 
     @property
     def program(self) -> str | None:

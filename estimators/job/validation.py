@@ -103,10 +103,10 @@ def check_spec(spec: TrainingJobSpec) -> None:
     """
     check_request(spec.to_request())
     try:
-        strategy = spec.strategy
+        ranks_per_host = spec.ranks_per_host
     except (TypeError, ValueError) as error:
         raise ConfigurationError(f"distribution: {error}") from None
-    problem = bounds.ranks_problem(spec.instance_count, strategy.ranks_per_host if strategy is not None else 1)
+    problem = bounds.ranks_problem(spec.instance_count, ranks_per_host)
     if problem is not None:
         raise ConfigurationError(problem)
 

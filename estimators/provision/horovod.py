@@ -359,7 +359,8 @@ def source(
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
     try:
-        installation.download_source(f"horovod=={VERSION}", staged, log="horovod-source", progress=progress)
+        options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(staged)]
+        installation.download([*options, f"horovod=={VERSION}"], log="horovod-source", progress=progress)
         downloaded = staged / kept.name
         if not _has_known_digest(downloaded):
             raise ProvisionError(

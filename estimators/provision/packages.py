@@ -193,9 +193,9 @@ class Installation:
             "the interrupted command again."
         )
 
-    def uninstall(self, names: Sequence[str], *, log: str) -> None:
+    def uninstall(self, names: Sequence[str]) -> None:
         """Remove distributions. Names of distributions that are not installed are ignored."""
-        self._uv("uninstall", names, log=log)
+        self._uv("uninstall", names, log="packages")
 
     def _uv(
         self,
@@ -266,31 +266,13 @@ class Installation:
             self._marker.parent.mkdir(parents=True, exist_ok=True)
             self._marker.write_text("\n".join(sorted(names)), encoding="utf-8")
 
-    def download_source(
-        self,
-        requirement: str,
-        destination: Path,
-        *,
-        log: str,
-        progress: ProgressDisplay = SILENT,
-    ) -> None:
-        """Download the source distribution of a requirement, without the requirement's dependencies."""
-        options = ["--no-deps", "--no-build-isolation", "--no-binary", ":all:", "--dest", str(destination)]
-        self._pip("download", [*options, requirement], log=log, progress=progress)
-
-    def download(self, arguments: Sequence[str], *, progress: ProgressDisplay = SILENT) -> None:
+    def download(self, arguments: Sequence[str], *, log: str, progress: ProgressDisplay = SILENT) -> None:
         """Run ``pip download`` with the given arguments.
 
         Raises:
             ProvisionError: pip failed. The error's class shows the cause.
         """
-        self._pip("download", arguments, log="download", progress=progress)
-
-    def _pip(
-        self, command: str, arguments: Sequence[str], *, log: str, progress: ProgressDisplay
-    ) -> commands.CommandResult:
-        argv = ["-m", "pip", command, "--progress-bar", "off", *arguments]
+        argv = ["-m", "pip", "download", "--progress-bar", "off", *arguments]
         finished = self.run(argv, log=log, progress=progress)
         if finished.returncode:
-            raise diagnosis(finished.lines, log=self.log(log), what=f"`pip {command}` for {log}")
-        return finished
+            raise diagnosis(finished.lines, log=self.log(log), what=f"`pip download` for {log}")

@@ -208,5 +208,6 @@ def _download(
     kept = folder / "constraints.txt"
     kept.write_text("".join(f"{pin}\n" for pin in constraints))
     keep = ["--constraint", str(kept)] if constraints else []
-    installation.download(["--only-binary", ":all:", "--dest", str(folder), *keep, *wanted], progress=progress)
+    options = ["--only-binary", ":all:", "--dest", str(folder), *keep]
+    installation.download([*options, *wanted], log="download", progress=progress)
     kept.unlink()

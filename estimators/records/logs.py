@@ -25,7 +25,7 @@ from container.contract.wire import Piece, rank_of, split_pieces
 from container.system.files import names_in
 from estimators.job.errors import RecordError
 from estimators.records import ranks
-from estimators.records.log_files import log_stem, process_of, times_file
+from estimators.records.log_files import process_of, times_file
 from estimators.records.private_files import explained, open_private
 from estimators.records.record import JobRecord
 
@@ -49,25 +49,23 @@ class LogWriter:
     Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. The
     recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
     reader merges the logs by time.
+
+    Attributes:
+        attempt: The number of the attempt that is being written, counted from 0.
     """
 
     def __init__(self, record: JobRecord, *, attempt: int = 0) -> None:
         self._record = record
-        self._attempt = attempt
+        self.attempt = attempt
         self._streams: dict[tuple[str, str | None], _LogFile] = {}
         self._dirty: dict[tuple[str, str | None], _LogFile] = {}
         self._pending = 0
         self._last_time = 0
 
-    @property
-    def attempt(self) -> int:
-        """Return the number of the attempt that is being written, counted from 0."""
-        return self._attempt
-
     def start_attempt(self, attempt: int) -> None:
         """Switch to a new attempt. Subsequent pieces are written to the logs of the new attempt."""
         self.flush()
-        self._attempt = attempt
+        self.attempt = attempt
         self._streams.clear()
 
     def write(self, piece: Piece, time_ns: int | None = None) -> None:
@@ -84,7 +82,7 @@ class LogWriter:
         if stream is None:
             stream = self._streams.get(key)
             if stream is None:
-                stream = _LogFile(self._record.log_file(piece.host, piece.process, self._attempt))
+                stream = _LogFile(self._record.log_file(piece.host, piece.process, self.attempt))
                 self._streams[key] = stream
             self._dirty[key] = stream
         size = len(piece.data)
@@ -199,8 +197,6 @@ class LogReader:
         rank: int | None = None,
         *,
         host: str | None = None,
-        process: str | None = None,
-        attempt: int | None = None,
     ) -> None:
         """Create a reader at the beginning of the logs.
 
@@ -208,14 +204,10 @@ class LogReader:
             record: The job's record.
             rank: The only rank to read. None for all processes.
             host: The only host to read. None for all hosts.
-            process: The name of the only process to read, for example ``ps``. None for all processes.
-            attempt: The number of the only attempt to read. None for all attempts.
         """
         self._record = record
         self._host = host
-        self._attempt = attempt
         self._rank = rank
-        self._stem = log_stem(process) if process is not None else None
         self._logs: dict[str, ProcessLog] = {}
 
     @functools.cached_property
@@ -295,12 +287,12 @@ class LogReader:
             logs = f"{self._record.hosts_dir}/{host}/logs"
             for folder in names_in(logs):
                 number = folder.removeprefix("attempt-")
-                if not number.isdigit() or (self._attempt is not None and int(number) != self._attempt):
+                if not number.isdigit():
                     continue
                 for file in names_in(f"{logs}/{folder}"):
                     stem = file.removesuffix(".times")
                     name = f"{folder}/{stem}"
-                    if stem == file or f"{host}/{name}" in self._logs or self._stem not in (None, stem):
+                    if stem == file or f"{host}/{name}" in self._logs:
                         continue
                     process = process_of(stem)
                     if self._rank is None or self._rank == self._rank_of(host, process):

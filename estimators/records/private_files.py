@@ -123,12 +123,12 @@ def replace_json(path: Path, value: Any, reserved: Path) -> None:
                     raise
 
 
-def tail(path: Path, size: int = 4000) -> str:
-    """Return the last ``size`` bytes of a file as text. Return an empty text if the file cannot be read."""
+def tail(path: Path) -> str:
+    """Return the last 4,000 bytes of a file as text. Return an empty text if the file cannot be read."""
     try:
         with path.open("rb") as file:
             file.seek(0, os.SEEK_END)
-            file.seek(max(0, file.tell() - size))
+            file.seek(max(0, file.tell() - 4000))
             return file.read().decode("utf-8", "replace")
     except OSError:
         return ""

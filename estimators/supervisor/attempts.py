@@ -21,7 +21,6 @@ from estimators.job.failure_policy import (
     decide,
     with_attempts,
 )
-from estimators.supervisor.clocks import RunClock
 
 #: How often an attempt is started at most, if the ports of its servers are already in use each time.
 _PORT_ATTEMPTS = 3
@@ -57,7 +56,6 @@ class Attempts:
     ) -> None:
         self.policy = policy
         self.fleet = PresentHosts(hosts=hosts)
-        self.clock = RunClock()
         self.number = number
         self.hosts = hosts
         #: Hosts that are being taken away from this attempt after a notice.
@@ -68,6 +66,8 @@ class Attempts:
         self._earlier = tuple(earlier)  # reported, but not counted for the policy, because the user has resumed the job
         self._endings: list[Ending] = []
         self._port_attempts = 0
+        self._ran = 0.0  # how long the hosts of earlier attempts ran, in seconds
+        self._since: float | None = None  # when the hosts of this attempt were started
 
     # --- the course ---
 
@@ -81,8 +81,13 @@ class Attempts:
         return self.hosts
 
     def running(self, now: float) -> None:
-        """Start the clock. Call the function when the attempt's hosts have been started."""
-        self.clock = self.clock.started(now)
+        """Record that the attempt's hosts run. Further calls in the same attempt have no effect."""
+        if self._since is None:
+            self._since = now
+
+    def ran(self, now: float) -> float:
+        """Return for how long the job's hosts have run in all attempts together, in seconds."""
+        return self._ran + (max(0.0, now - self._since) if self._since is not None else 0.0)
 
     def over(self, failure: Failure | None, now: float) -> NextAttempt | Failure:
         """Record an attempt that did not succeed, and decide whether another attempt follows.
@@ -94,8 +99,8 @@ class Attempts:
         Returns:
             The earliest time of the next attempt, or the failure with which the job ends.
         """
-        seconds = self.clock.current(now)
-        self.clock = self.clock.stopped(now)
+        ran = self.ran(now)
+        seconds, self._ran, self._since = ran - self._ran, ran, None
         if self.taken or failure is None:
             ending = self._ending(EndedBy.PREEMPTION, seconds, taken=tuple(self.taken))
             failure = None

@@ -71,7 +71,7 @@ class Clients:
                 return {"ok": False, "error": f"grace must be seconds, at least 0, or null; got {grace!r}."}
             self._supervisor.post(StopAsked(str(message.get("reason") or "requested by a client"), grace))
             return {"ok": True}
-        if (elastic := self._supervisor.elastic) is not None:
+        if (elastic := self._supervisor.attempt.elastic) is not None:
             from estimators.supervisor.elastic import requests
 
             if operation in requests.OPERATIONS:

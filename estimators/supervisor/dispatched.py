@@ -48,7 +48,6 @@ class DispatchedJob:
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord) -> None:
-        self._loop = loop
         self._record = record
         self._options = JobOptions.from_dict(record.read_options())
         assert self._options.dispatcher is not None

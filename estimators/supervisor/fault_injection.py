@@ -73,7 +73,6 @@ class FaultInjector:
         self._market = market
         self._names = tuple(names)
         self._supervisor = supervisor
-        self._attempt = -1
         self._pending: dict[int, Fault] = {}  # the faults of this attempt
         self._fired: set[int] = set()
         self._seen: set[int] = set()  # faults whose attempt has begun
@@ -91,7 +90,6 @@ class FaultInjector:
     def attempt_began(self, attempt: int) -> None:
         """Start the timers of an attempt's faults. Call the function when the attempt's hosts have been started."""
         self.attempt_ended()
-        self._attempt = attempt
         self._pending = {number: fault for number, fault in enumerate(self._faults) if fault.happens_in(attempt)}
         self._seen |= set(self._pending)
         for number, fault in self._pending.items():

@@ -342,7 +342,7 @@ class JobMachine:
         self._do(Do.HOSTS_STARTED)
         if self._max_run_s and not self._has(Due.MAX_RUN):
             # As on SageMaker, the time for downloading inputs or waiting for hosts does not count.
-            self._in(max(0.0, self._max_run_s - self.attempts.clock.ran(self._now)), Due.MAX_RUN)
+            self._in(max(0.0, self._max_run_s - self.attempts.ran(self._now)), Due.MAX_RUN)
 
     # --- stops and limits ---
 
@@ -414,7 +414,7 @@ class JobMachine:
         if self._managed or self.stage.is_stopping or self.hurried:
             self._finish()
             return
-        has_run = self.attempts.clock.ran(self._now) > 0
+        has_run = self.attempts.ran(self._now) > 0
         outcome = self._attempt_over()
         if isinstance(outcome, Failure):
             self.failure = outcome

@@ -36,10 +36,10 @@ class GangHosts:
 
     def kill_rank(self, rank: int, signal: int) -> None:
         """Send a signal to a rank, through the toolkit of the rank's host."""
-        host = self._job.host_of(rank)
+        host = self._job.attempt.ranks.get(rank)
         if host is None:  # the rank has not started, or the image lacks the toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"
-            self._job.tell("fault_missed", self._job.hosts[0], text, rank=rank)
+            self._job.tell("fault_missed", self._job.attempt.spec.hosts[0], text, rank=rank)
         else:
             self._backend.say(host, encode({"op": "kill", "rank": rank, "signal": signal}))
 

@@ -96,6 +96,5 @@ def needs_of(job: TrainingJobSpec, options: RunOptions) -> ComputeResources:
         job: The job.
         options: The job's options. The values in ``needs`` override the default values.
     """
-    per_host = job.strategy.ranks_per_host if job.strategy is not None else 1
-    found = {"cores": float(job.instance_count * per_host), "gpus": float(len(gpus())), "memory_gb": 0.0}
+    found = {"cores": float(job.size), "gpus": float(len(gpus())), "memory_gb": 0.0}
     return ComputeResources(**{**found, **options.needs})

@@ -16,8 +16,8 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import Any
 
 from container import launchers
 from container.contract import diverging, wire
@@ -54,9 +54,6 @@ from estimators.supervisor.queue_place import QueuePlace
 from estimators.supervisor.remote_status import Mirror
 from estimators.supervisor.streams import HostStreams, longest_silence
 
-if TYPE_CHECKING:
-    from estimators.supervisor.elastic.controller import ElasticController
-
 #: How long the supervisor waits for the provenance collector after the job's end, in seconds.
 _PROVENANCE_TIMEOUT = 30.0
 #: How long the supervisor waits for the provenance collector if the caller was killed, in seconds. Two seconds after
@@ -76,6 +73,11 @@ class Supervisor:
         umask: The caller's umask, for the files that scripts write.
         resume: Whether to resume the record's job instead of starting a new one. In this case,
             :func:`estimators.client.launch.resume` has prepared the record.
+
+    Attributes:
+        clients: The clients of the job.
+        machine: The state machine of the job.
+        attempt: The state of the current attempt.
     """
 
     def __init__(self, loop: AsyncioLoop, record: JobRecord, umask: int = 0o022, *, resume: bool = False) -> None:
@@ -97,8 +99,8 @@ class Supervisor:
         backend = backends.load(self._options.backend)
         self._is_managed = issubclass(backend, ManagedService)
         self._elastic = launchers.of(self._job.strategy).membership_changes
-        self._machine = self._new_machine(resume=resume)
-        self._attempt = self._new_attempt(self._job)
+        self.machine = self._new_machine(resume=resume)
+        self.attempt = self._new_attempt(self._job)
         self._streams = HostStreams()
         self._interrupted: set[str] = set()  # hosts of an elastic job to replace once they have left
         self._waits_since: float | None = None  # the time since which the job has waited for hosts
@@ -131,7 +133,7 @@ class Supervisor:
             supervisor=self,
         )
         self._events = HostEvents(
-            self._journal, self._machine, self._injector, mirror=self._mirror, managed=self._is_managed
+            self._journal, self.machine, self._injector, mirror=self._mirror, managed=self._is_managed
         )
         loop.add_signal_handler(signal.SIGTERM, self._sigterm)
         loop.add_signal_handler(signal.SIGHUP, lambda: None)
@@ -176,11 +178,11 @@ class Supervisor:
         """Run the job until it is over and its record is complete."""
         self._journal.write_status()
         self._journal.event("phase", name="supervisor_started")
-        if self._machine.attempts.number:
-            self._journal.event("resume", attempts=self._machine.attempts.to_list())
+        if self.machine.attempts.number:
+            self._journal.event("resume", attempts=self.machine.attempts.to_list())
         self._queue.appendleft(events.Started())
         self._decide()
-        if not self._machine.has_turn:
+        if not self.machine.has_turn:
             self._place = QueuePlace(self._record, self._job, self._options)
             self._queueing = self.loop.start(self._queue_up(self._place))
         await self._over.wait()
@@ -195,16 +197,16 @@ class Supervisor:
 
     def _decide(self) -> None:
         self._is_deciding = True
-        while self._queue and not self._machine.over:
+        while self._queue and not self.machine.over:
             event = self._queue.popleft()
-            for action in self._machine.handle(event, time.monotonic(), running=self._backend.running):
+            for action in self.machine.handle(event, time.monotonic(), running=self._backend.running):
                 self._perform(action)
         self._is_deciding = False
         if self._timer is not None:
             self._timer.cancel()
-        if self._machine.over:
+        if self.machine.over:
             self._over.set()
-        elif (deadline := self._machine.next_deadline()) is not None:
+        elif (deadline := self.machine.next_deadline()) is not None:
             seconds = max(0.0, deadline - time.monotonic())
             self._timer = self.loop.call_later(seconds, lambda: self.post(events.TimeUp()))
 
@@ -220,11 +222,12 @@ class Supervisor:
                 if not self._options.preemptible:
                     return
                 await place.wanted()
-                while not self._machine.may_make_room(self._backend.running):
+                while not self.machine.may_make_room(self._backend.running):
                     await place.wanted()
                 yields = self._yields = asyncio.Event()
-                self.tell("preempted_in_queue", self.hosts[0], "the job makes room for a more urgent job in its queue")
-                self.preempt(self.hosts[0], self._options.stop_grace)
+                host = self.attempt.spec.hosts[0]
+                self.tell("preempted_in_queue", host, "the job makes room for a more urgent job in its queue")
+                self.preempt(host, self._options.stop_grace)
                 await yields.wait()
         except RecordError as error:
             self.record_failed(error)
@@ -233,20 +236,20 @@ class Supervisor:
         """Perform an action of the state machine."""
         match action:
             case Do.CLOSE_MEMBERSHIP:
-                self._attempt.close()
+                self.attempt.close()
             case Do.STOP_HOSTS:
                 self._backend.stop()
             case Do.END_HOSTS:
                 self._backend.end_now()
             case Do.HOSTS_STARTED:
                 self._provenance.hosts_start()
-                self._injector.attempt_began(self._machine.attempts.number)
+                self._injector.attempt_began(self.machine.attempts.number)
             case Do.ATTEMPT_OVER:
                 self._injector.attempt_ended()
             case Do.KEEP_ATTEMPTS:
-                self._journal.keep(attempts=self._machine.attempts.to_list())
+                self._journal.keep(attempts=self.machine.attempts.to_list())
             case Do.QUEUE_AGAIN if self._yields is not None:
-                self._machine.has_turn = False
+                self.machine.has_turn = False
                 self._yields.set()
                 self._yields = None
             case Do.COLLECT:
@@ -275,14 +278,14 @@ class Supervisor:
         if self._watch is None:
             self._start_attempt(begin.number)
             if self._mirror.resumed:
-                self._machine.reported = self._mirror.recall()
+                self.machine.reported = self._mirror.recall()
             elif not self._queue:  # the attempt has not failed at once
                 self._provenance.start_soon()
                 self._watch = self.loop.start(self._watch_hosts())
             return
         # A retry uses the hosts that are available now, new ports and a new rendezvous.
-        others = begin.hosts != self._attempt.spec.hosts or self._elastic
-        self._attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self._attempt.spec)
+        others = begin.hosts != self.attempt.spec.hosts or self._elastic
+        self.attempt = self._new_attempt(self._job.with_hosts(begin.hosts) if others else self.attempt.spec)
         if others:
             self._backend.use(begin.hosts)
         self._journal.start_attempt(begin.number)
@@ -296,13 +299,13 @@ class Supervisor:
             from estimators.supervisor.elastic.controller import ElasticController
 
             try:
-                self._attempt.elastic = ElasticController(
-                    self.loop, self, self._backend, self._job, self._options, self._attempt.spec.hosts
+                self.attempt.elastic = ElasticController(
+                    self.loop, self, self._backend, self._job, self._options, self.attempt.spec.hosts
                 )
             except ConfigurationError as error:
                 self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))
                 return
-            self._attempt.elastic.start()
+            self.attempt.elastic.start()
         hold("supervisor.before_hosts")
         self._backend.start(number)
 
@@ -313,17 +316,17 @@ class Supervisor:
         A host is silent if its process was suspended (SIGSTOP) or its machine is overloaded.
         """
         while True:
-            elastic = self._attempt.elastic
+            elastic = self.attempt.elastic
             limit = longest_silence(self._job.hang_timeout, self._options.start_timeout, elastic=elastic is not None)
             await asyncio.sleep(min(limit / 4, 5.0))
             silent = [
                 host
                 for host in self._streams.silent(limit, only_beating=not capabilities(self._options.backend).heartbeats)
-                if host not in self._machine.ended
+                if host not in self.machine.ended
             ]
             if silent and elastic is not None and not elastic.over:
                 self._backend.kill_host(silent[0])
-            elif silent and self._machine.failure is None:
+            elif silent and self.machine.failure is None:
                 self.fail_job(
                     Failure(
                         cause=Cause.TIMEOUT,
@@ -361,17 +364,17 @@ class Supervisor:
                 self._over_there(event.status, event.failure)
 
     def _take(self, items: list[wire.Event | wire.Piece], time_ns: int | None = None) -> None:
-        self._events.take(self._attempt, items, time.time_ns() if time_ns is None else time_ns)
+        self._events.take(self.attempt, items, time.time_ns() if time_ns is None else time_ns)
 
     def _host_ended(self, end: HostEnd) -> None:
         self._take(self._streams.finish(end.host))
-        elastic = self._attempt.elastic
+        elastic = self.attempt.elastic
         if elastic is not None:
             elastic.hosts.ended(end)
             self._replace_interrupted(end.host)
         goes_on = elastic is not None and not elastic.over
         last = elastic is not None and elastic.over and not elastic.roster.running
-        saved = not goes_on and not self._backend.running and self._attempt.has_saved
+        saved = not goes_on and not self._backend.running and self.attempt.has_saved
         self.post(events.HostEnded(end, goes_on=goes_on, last=last, saved=saved))
 
     def interrupted(self, host: str, notice_s: float) -> None:
@@ -379,7 +382,7 @@ class Supervisor:
         gone.
         """
         self._hosts.interrupt(host, notice_s, 0.0)
-        if self._attempt.elastic is not None:
+        if self.attempt.elastic is not None:
             self._interrupted.add(host)
             self.loop.call_later(notice_s, lambda: self._replace_interrupted(host))
 
@@ -401,7 +404,7 @@ class Supervisor:
 
     def say(self, text: str) -> None:
         """Write a line from the supervisor into the log of the attempt's first host."""
-        self._journal.say(self._attempt.spec.hosts[0], text)
+        self._journal.say(self.attempt.spec.hosts[0], text)
 
     def fail_job(self, failure: Failure) -> None:
         """Fail the attempt because of a failure."""
@@ -411,7 +414,7 @@ class Supervisor:
         """Interrupt the attempt because a host will be taken away. The ranks have ``notice_s`` seconds to save, and
         another attempt follows.
         """
-        self._attempt.close()
+        self.attempt.close()
         self.post(events.Preempted(host, notice_s))
 
     def await_hosts(self) -> list[str]:
@@ -421,10 +424,10 @@ class Supervisor:
             The hosts that will return. If no host will return, the list is empty and the attempt continues.
         """
         now = time.monotonic()
-        awaited = [host for host, back in self.attempts.fleet.gone.items() if now < back < math.inf]
+        awaited = [host for host, back in self.machine.attempts.fleet.gone.items() if now < back < math.inf]
         if awaited:
-            self._attempt.close()
-            self.post(events.HostsAwaited(tuple(awaited), saved=self._attempt.has_saved))
+            self.attempt.close()
+            self.post(events.HostsAwaited(tuple(awaited), saved=self.attempt.has_saved))
         return awaited
 
     def note_hosts(self, hosts: list[dict[str, Any]]) -> None:
@@ -432,50 +435,19 @@ class Supervisor:
         self._journal.keep(hosts=hosts)
         self._journal.write_status()
 
-    # --- for injected faults: see estimators.supervisor.preemption ---
-
-    @property
-    def hosts(self) -> Sequence[str]:
-        """Return the names of this attempt's hosts."""
-        return self._attempt.spec.hosts
-
     @property
     def protected(self) -> set[int]:
         """Return the pids of the child processes that are not killed with the job's processes."""
         return self._backend.protected
 
-    @property
-    def attempts(self) -> Attempts:
-        """Return the job's attempts, with the hosts that are available for them."""
-        return self._machine.attempts
-
-    @property
-    def waits(self) -> bool:
-        """Return whether the job is waiting until its next attempt may begin."""
-        return self._machine.waits
-
-    @property
-    def ends(self) -> bool:
-        """Return whether the job is over or being stopped. Hosts can then no longer be taken away from the job."""
-        return self._machine.ends
-
-    @property
-    def elastic(self) -> ElasticController | None:
-        """Return the membership controller of the current attempt. Return None if the job is not elastic."""
-        return self._attempt.elastic
-
     def rank_of(self, host: str, process: str | None) -> int | None:
         """Return the current rank of a host's process. Return None for a process without a rank."""
-        return self._attempt.rank_of(host, process)
-
-    def host_of(self, rank: int) -> str | None:
-        """Return the host on which a rank runs. Return None if the rank has not started."""
-        return self._attempt.ranks.get(rank)
+        return self.attempt.rank_of(host, process)
 
     def fault_injected(self, fault: Fault, data: dict[str, Any]) -> None:
         """Record an injected fault as an event."""
-        host = self._attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
-        self.tell("fault", host or self._attempt.spec.hosts[0], f"fault: {fault}", **data)
+        host = self.attempt.ranks.get(fault.rank) if isinstance(fault, Kill) else getattr(fault, "host", None)
+        self.tell("fault", host or self.attempt.spec.hosts[0], f"fault: {fault}", **data)
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
         """Record an event and write its text into the log."""
@@ -492,7 +464,7 @@ class Supervisor:
 
     def _restarted_there(self, number: int) -> None:
         self._streams.forget()
-        self._machine.reported = None
+        self.machine.reported = None
         self._mirror.restarted(number)
 
     def _over_there(self, there: Mapping[str, Any], failure: Failure | None) -> None:
@@ -516,7 +488,7 @@ class Supervisor:
         for warning in self._misplaced_models():
             self._journal.warn(warning)
             self.say(f"warning: {warning}")
-        decided = self._machine
+        decided = self.machine
         self._journal.finish()
         self._take_late_divergence()
         if decided.failure is None and decided.stopped_as is None and self._mirror.last is None:
@@ -530,7 +502,7 @@ class Supervisor:
         finalize.write_ending(
             self._journal,
             self._record,
-            self._attempt.spec,
+            self.attempt.spec,
             model=self._events.model,
             there=self._mirror.last,
             stopped_as=decided.stopped_as,
@@ -550,26 +522,26 @@ class Supervisor:
         """
         while self._queue:
             event = self._queue.popleft()
-            if isinstance(event, events.Diverged) and self._machine.stopped_as is None:
-                self._machine.failure = self._machine.failure or event.failure
+            if isinstance(event, events.Diverged) and self.machine.stopped_as is None:
+                self.machine.failure = self.machine.failure or event.failure
 
     def _misplaced_models(self) -> list[str]:
         """Return warnings about models that the script saved into a host's working folder. Return no warnings if the
         job has a model.
         """
-        if self._machine.failure is not None or self._machine.stopped_as is not None:
+        if self.machine.failure is not None or self.machine.stopped_as is not None:
             return []
         found = self._events.misplaced
-        if self._is_managed and len(found) < len(self._attempt.spec.hosts):
+        if self._is_managed and len(found) < len(self.attempt.spec.hosts):
             # the outputs are not accessible here, and a host without such a report may have saved the model properly
             return []
-        if self._events.model is not None or finalize.archive_of(self._attempt.spec) is not None:
+        if self._events.model is not None or finalize.archive_of(self.attempt.spec) is not None:
             return []
         return finalize.misplaced(self._record, found)
 
     async def linger(self) -> None:
         """Wait for the provenance collector, for a limited time. The caller has already received the result."""
-        seconds = _ABANDONED_TIMEOUT if self._machine.abandoned else self._linger
+        seconds = _ABANDONED_TIMEOUT if self.machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
         self.loop.end_descendants(spare=self.protected - late)
         if seconds == _PROVENANCE_TIMEOUT:
@@ -607,7 +579,7 @@ class Supervisor:
 
     def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
         """Log which hosts the job is waiting for, and log when the wait is over."""
-        host = self._attempt.spec.hosts[0]
+        host = self.attempt.spec.hosts[0]
         if secondary is SecondaryStatus.RESTARTING:
             self._waits_since = None
         if message and secondary in (SecondaryStatus.STARTING, SecondaryStatus.PENDING, SecondaryStatus.TRAINING):
@@ -624,5 +596,5 @@ class Supervisor:
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
             self.post(events.LetGo())
-        elif self._machine.failure is None:
+        elif self.machine.failure is None:
             self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))

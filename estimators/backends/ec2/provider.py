@@ -89,7 +89,7 @@ class Ec2Provider(SshProvider):
         strategy = spec.strategy
         if isinstance(strategy, Elastic) and strategy.discovery is not None:
             found.append("jobs on EC2 get their hosts from EC2. Leave discovery out, or use instance_type='ssh'.")
-        ranks = strategy.ranks_per_host if strategy is not None else 1
+        ranks = spec.ranks_per_host
         for type_ in types:
             slots = instances.slots(f"{PREFIX}{type_}")
             if slots is not None and ranks > slots:

@@ -99,7 +99,7 @@ class HostCluster(Backend):
             # Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit
             # is 1,024. Ranks do not inherit the limit, because the hosts' agents start the ranks.
             processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * spec.instance_count)
-        self._provider = self.provide(
+        self.provider = self.provide(
             ProvidedJob(
                 loop=loop,
                 spec=spec,
@@ -113,8 +113,6 @@ class HostCluster(Backend):
         self._members: dict[str, ClusterMember] = {}
         self._untold: set[ClusterMember] = set()  # hosts whose end is not reported yet
         self._token = ""
-        self._attempt = 0
-        self._ending = False
         self._begun = False  # whether toolkits have been started in this attempt
         self._tasks: set[asyncio.Task[Any]] = set()
         self._starts: dict[str, asyncio.Task[None]] = {}  # host, or "" for the attempt -> the task that starts it
@@ -211,26 +209,6 @@ class HostCluster(Backend):
         return bool(self._untold)
 
     @property
-    def is_ending(self) -> bool:
-        """Return whether the job is being terminated."""
-        return self._ending
-
-    @property
-    def attempt(self) -> int:
-        """Return the number of the current attempt."""
-        return self._attempt
-
-    @property
-    def token(self) -> str:
-        """Return the token with which the hosts authenticate to each other."""
-        return self._token
-
-    @property
-    def provider(self) -> HostProvider:
-        """Return the provider of the hosts."""
-        return self._provider
-
-    @property
     def _elastic(self) -> bool:
         """Return whether hosts may join and leave the job. If True, no host waits for the other hosts."""
         return launchers.of(self.spec.strategy).membership_changes
@@ -246,8 +224,8 @@ class HostCluster(Backend):
 
     def start(self, attempt: int) -> None:
         """Acquire the missing hosts, copy the files to all hosts, and start the toolkits."""
-        self._attempt = attempt
-        self._ending = self._begun = False
+        self.attempt = attempt
+        self.is_ending = self._begun = False
         self._replaced = 0
         self._token = os.urandom(32).hex()
         for kill in self._kills:
@@ -349,13 +327,13 @@ class HostCluster(Backend):
         if member.host is not None:
             return
         try:
-            host = await self._provider.acquire(member.name)
+            host = await self.provider.acquire(member.name)
         except HostUnavailable as error:
             self._run(self._lose(member, str(error)))
             raise HostLost(str(error)) from None
         if member.lost:  # the host was withdrawn meanwhile
             host.close()
-            self._provider.release(host)
+            self.provider.release(host)
             raise HostLost("the job does not need the host any more")
         member.host = host
         member.watch = self._run(self._watch(member, host))
@@ -379,7 +357,7 @@ class HostCluster(Backend):
         member.noticed = True
         if self._begun or self._elastic or self._replaced >= _REPLACEMENTS:
             self.events.put_nowait(HostNoticed(member.name, seconds))
-        elif member.preparing and not self._ending:
+        elif member.preparing and not self.is_ending:
             self._replaced += 1
             self._tell(f"{member.name} will be taken away in {seconds:.0f} s, so another host takes its place.")
             self._lacking.add(member.name)
@@ -401,7 +379,7 @@ class HostCluster(Backend):
         """Show a status text while no host trains. An elastic job that has lost all its hosts keeps the status
         Training.
         """
-        if not self.running and not self._ending:
+        if not self.running and not self.is_ending:
             self.events.put_nowait(StatusTold("Training" if self._begun else "Pending", text))
 
     async def _start_toolkits(self, members: Sequence[ClusterMember]) -> None:
@@ -417,7 +395,7 @@ class HostCluster(Backend):
         if not first.platform.shared:
             others = await gather(*(self._find_way(member, first, port) for member in members[1:]))
             ways.update(zip((member.name for member in members[1:]), others, strict=True))
-        neighbours = self.neighbours()  # computed once: it is the same for all hosts
+        neighbours = self._neighbours()  # computed once: it is the same for all hosts
         for member in members:
             _ = member.there  # raises HostLost if the host is lost
         for member in members:
@@ -470,39 +448,30 @@ class HostCluster(Backend):
             )
             raise PreparationFailed(problem(text, Cause.LAUNCH))
         try:
-            return f"127.0.0.1:{await self._provider.bridge(member.there, first.there, port)}"
+            return f"127.0.0.1:{await self.provider.bridge(member.there, first.there, port)}"
         except HostLost:
             raise
         except HostError as error:
             text = f"{said}, and fleetfit cannot forward the connection: {error}."
             raise PreparationFailed(problem(text, Cause.LAUNCH)) from None
 
-    @property
-    def addresses(self) -> dict[str, str]:
-        """Return the address of each host for connections between hosts, by the host's name."""
-        return {
+    def _neighbours(self) -> dict[str, str]:
+        """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts.
+
+        Hosts with the same address are on one machine. In an elastic job, this is not told, because the hosts change.
+        """
+        addresses = {
             member.name: member.host.address
             for member in self._members.values()
             if member.host is not None and not member.lost
         }
-
-    @property
-    def one_machine(self) -> bool:
-        """Return whether all hosts have the same address and thus are on one machine.
-
-        Return False for elastic jobs, because their hosts change.
-        """
-        alone = self._elastic or len(self.addresses) < 2
-        return not alone and len(set(self.addresses.values())) == 1
-
-    def neighbours(self) -> dict[str, str]:
-        """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts."""
-        shared = {variables.SHARED_MACHINE: "1"} if self.one_machine else {}
-        return {**shared, variables.ADDRESSES: json.dumps(self.addresses, separators=(",", ":"))}
+        one_machine = not self._elastic and len(addresses) > 1 and len(set(addresses.values())) == 1
+        shared = {variables.SHARED_MACHINE: "1"} if one_machine else {}
+        return {**shared, variables.ADDRESSES: json.dumps(addresses, separators=(",", ":"))}
 
     def fail(self, failure: Failure) -> None:
         """Report a failure that affects every host, such as a failed preparation."""
-        if not self._ending:
+        if not self.is_ending:
             self.events.put_nowait(AttemptFailed(failure))
 
     # --- training ---
@@ -516,13 +485,13 @@ class HostCluster(Backend):
             member: The host.
             control_address: The address at which this host reaches the toolkit of the job's first host.
             listens: Whether this host is the first host, whose toolkit listens.
-            neighbours: The result of :meth:`neighbours`. If None, the result is computed.
+            neighbours: The result of :meth:`_neighbours`. If None, the result is computed.
         """
         spec, host, platform = self.spec, member.there, member.platform
         platform.start_syncs()
         env = {
             **platform.environment(host),
-            **config.toolkit_environment(spec, self.options, self._attempt),
+            **config.toolkit_environment(spec, self.options, self.attempt),
             variables.CONTROL_ADDRESS: control_address,
             variables.JOB_TOKEN: self._token,
             variables.UMASK: f"{self.umask:o}",
@@ -531,7 +500,7 @@ class HostCluster(Backend):
         if keep_s:
             env |= {variables.KEEP_ALIVE: f"{keep_s}", variables.KEPT_FOR: whose}
         if not platform.shared:
-            env |= self.neighbours() if neighbours is None else neighbours
+            env |= self._neighbours() if neighbours is None else neighbours
         member.phase = MemberPhase.TRAINING
         self._untold.add(member)
         self.hand_on(member.name, b"")  # the supervisor expects heartbeats of the host from now on
@@ -556,10 +525,10 @@ class HostCluster(Backend):
             await self._tell_end(member, self._host_end(member.name, end))
 
     def _host_end(self, host: str, end: ProcessEnd) -> HostEnd:
-        failure = None if self._ending else end.failure
+        failure = None if self.is_ending else end.failure
         if end.error is not None:
             failure = problem(f"{host} could not be started: {end.error}", Cause.LAUNCH)
-        elif end.signal is not None and failure is None and not self._ending:
+        elif end.signal is not None and failure is None and not self.is_ending:
             failure = Failure(
                 cause=Cause.PROCESS,
                 message=f"the host's training process was killed by {signal.Signals(end.signal).name}.",
@@ -586,7 +555,7 @@ class HostCluster(Backend):
         if before in (MemberPhase.TRAINING, MemberPhase.JOINING) or (
             self._elastic and before is MemberPhase.PREPARING and others
         ):
-            await self._tell_end(member, HostEnd(host=member.name, failure=None if self._ending else failure))
+            await self._tell_end(member, HostEnd(host=member.name, failure=None if self.is_ending else failure))
         elif before is MemberPhase.PREPARING:
             self.fail(failure)
 
@@ -616,9 +585,9 @@ class HostCluster(Backend):
 
         The host's machine is released early, because another host may need it.
         """
-        attempt = self._attempt
+        attempt = self.attempt
         await member.finish()
-        if attempt == self._attempt:  # otherwise the next attempt uses the host
+        if attempt == self.attempt:  # otherwise the next attempt uses the host
             member.release()
 
     # --- hosts that join and leave ---
@@ -630,7 +599,7 @@ class HostCluster(Backend):
 
     def membership(self) -> MembershipSource | None:
         """Return the source that lists the machines for an elastic job. See :meth:`HostProvider.membership`."""
-        return self._provider.membership()
+        return self.provider.membership()
 
     @property
     def locates(self) -> bool:
@@ -647,7 +616,7 @@ class HostCluster(Backend):
         if self.locates:
             self._places[host] = place
             self._located.add(host)
-            self._provider.locate(host, place)
+            self.provider.locate(host, place)
 
     def withdraw(self, host: str) -> None:
         """Cancel the request for a host that has no machine yet, and report the host's end."""
@@ -701,7 +670,7 @@ class HostCluster(Backend):
         """Send SIGINT to every toolkit, which makes the toolkit terminate its processes. After 0.5 s, kill the
         remaining processes.
         """
-        self._ending = True
+        self.is_ending = True
         self._cancel_starts()
         self._signal(signal.SIGINT)
         for member in self._members.values():
@@ -761,12 +730,12 @@ class HostCluster(Backend):
 
     def cleanup(self) -> None:
         """Cancel all tasks and release the hosts. Releasing a host ends all processes of the job on the host."""
-        self._ending = True
+        self.is_ending = True
         for task in list(self._tasks):
             task.cancel()
         for member in self._members.values():
             member.platform.close()
             member.release()
-        self._provider.close()
+        self.provider.close()
         if self._here is not None:
             self._here.cleanup()

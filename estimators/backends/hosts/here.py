@@ -280,7 +280,7 @@ class LocalPlatform(Platform):
 
     def _clear_pipes(self) -> None:
         """Remove FIFOs that a killed agent has left. A program that reads the record's files would block on them."""
-        readers = local.readers_per_host(self.spec) if local.piped(self.spec) else 0
+        readers = self.spec.ranks_per_host if local.piped(self.spec) else 0
         for host in self.record.hosts if readers else ():
             for local_rank in range(readers):
                 place = pipes.folder(self.record.tree(host).data, local_rank, readers)

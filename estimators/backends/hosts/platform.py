@@ -209,16 +209,11 @@ class Platform(abc.ABC):
             agent, self._mount = self._mount, None
             agent.process.close_input()
 
-    def fifos(self, host: Host, number: int = 0) -> list[Path]:
-        """Return the paths of the FIFOs of a host's channels for one epoch.
-
-        Args:
-            host: The host.
-            number: The number of the epoch, from 0.
-        """
-        readers, data = local.readers_per_host(self.spec), self.tree(host).data
+    def fifos(self, host: Host) -> list[Path]:
+        """Return the paths of the FIFOs of a host's channels for the first epoch."""
+        readers, data = self.spec.ranks_per_host, self.tree(host).data
         return [
-            pipes.fifo(pipes.folder(data, local_rank, readers), channel, number)
+            pipes.fifo(pipes.folder(data, local_rank, readers), channel, 0)
             for local_rank in range(readers)
             for channel in local.piped(self.spec)
         ]
@@ -231,7 +226,7 @@ class Platform(abc.ABC):
             return
         self.make_fifos(host)
         words = ["--base-dir", str(self.tree(host).base), *file, "--host", host.name, "--number", str(number)]
-        words += ["--hosts", str(hosts), "--ranks", str(local.readers_per_host(self.spec))]
+        words += ["--hosts", str(hosts), "--ranks", str(self.spec.ranks_per_host)]
         # Because of ``tidies``, the agent removes its FIFOs even if the supervisor is killed.
         feeder = self._feeders[host.name] = self.agent(["pipe", *words], host=host, tidies=True, own=True)
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])

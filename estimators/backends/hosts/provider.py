@@ -55,10 +55,6 @@ class HostFacts:
         python: The path of the Python interpreter that runs the toolkit and the scripts.
         python_version: The version of this interpreter.
         package: The folder of our ``container`` package on the host.
-        hostname: The host name that the host's system reports.
-        cpus: The number of cores that the job may use.
-        gpus: The number of GPUs.
-        processor: The type of processor, as ``uname -m`` prints it.
         interfaces: The addresses of the host's network interfaces, by the interface's name.
         identity: An identifier of the machine that does not depend on names or addresses, or "" if the machine has no
             such identifier.
@@ -68,10 +64,6 @@ class HostFacts:
     python: str
     python_version: str
     package: str
-    hostname: str = ""
-    cpus: int = 1
-    gpus: int = 0
-    processor: str = ""
     interfaces: Mapping[str, str] = dataclasses.field(default_factory=dict)
     identity: str = ""
 

@@ -74,7 +74,7 @@ class RayProvider(ArrivingProvider):
     def describe(cls, spec: TrainingJobSpec, options: RunOptions) -> Placement:
         """Return the placement of the job's hosts on Ray's nodes."""
         given = RayOptions.of(options.backend_options)
-        bundle = given.bundle(_processes(spec))
+        bundle = given.bundle(spec.ranks_per_host)
         amounts = ", ".join(f"{name}: {amount:g}" for name, amount in bundle.items())
         group = f"{spec.instance_count} × {{{amounts}}}, {given.strategy or STRATEGIES[0]}"
         note = f"Ray's placement group: {group}"
@@ -213,7 +213,7 @@ class RayProvider(ArrivingProvider):
     @property
     def bundle(self) -> dict[str, float]:
         """Return the resources of each host."""
-        return self.options.bundle(_processes(self.spec))
+        return self.options.bundle(self.spec.ranks_per_host)
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
@@ -260,7 +260,3 @@ class _NodeTable(Watching):
                 news.problem(str(error))
             await asyncio.sleep(pause)
             pause = min(2 * pause, _AT_LAST_S)
-
-
-def _processes(spec: TrainingJobSpec) -> int:
-    return spec.strategy.ranks_per_host if spec.strategy is not None else 1

@@ -12,7 +12,7 @@ import enum
 import itertools
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +122,6 @@ class SageMakerBackend(ManagedService):
         self._failures = 0
         self._failing_since = 0.0
         self._told: set[str] = set()
-        self._attempt = 0
         self._over_at: float | None = None  # when a poll first showed that the job has ended
 
     def _connect(self) -> Aws:
@@ -172,7 +171,7 @@ class SageMakerBackend(ManagedService):
     def start(self, attempt: int) -> None:
         """Upload the code and create the job. If the job was created already, continue to follow the job."""
         stored = self.record.stored_status()
-        self._attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
+        self.attempt = int((stored or {}).get(statuses.OWN, {}).get("attempt") or 0)
         if statuses.lives_elsewhere(stored):
             self._state = _State.FOLLOWING
         else:
@@ -240,7 +239,7 @@ class SageMakerBackend(ManagedService):
                 return str(client.create_training_job(**request)["TrainingJobArn"])
             except Exception as error:
                 if is_taken(error):
-                    there = self._again(lambda: client.describe_training_job(TrainingJobName=self.spec.name))
+                    there = self._existing(client)
                     if mirror.same_job(there, request, since):
                         return str(there["TrainingJobArn"])
                     self._may_exist = False
@@ -251,11 +250,13 @@ class SageMakerBackend(ManagedService):
             time.sleep(self._pace.next_look(0.0, attempt))
         raise AssertionError("the last attempt returns or raises")
 
-    def _again(self, ask: Callable[[], Any]) -> Any:
-        """Return the response to a request that is repeated while it may succeed later."""
+    def _existing(self, client: Any) -> Any:
+        """Return the description of the job that has this job's name. The request is repeated while it may succeed
+        later.
+        """
         for attempt in itertools.count(1):
             try:
-                return ask()
+                return client.describe_training_job(TrainingJobName=self.spec.name)
             except Exception as error:
                 if not passes(error) or attempt == _DESCRIBE_ATTEMPTS:
                     raise
@@ -378,8 +379,8 @@ class SageMakerBackend(ManagedService):
             self._say(f"SageMaker: {text}", int(began * 1e9))
 
     def _take_line(self, line: ServiceLine) -> None:
-        if line.attempt > self._attempt:
-            self._attempt = line.attempt
+        if line.attempt > self.attempt:
+            self.attempt = line.attempt
             self.events.put_nowait(ServiceRestarted(line.attempt))
         self.events.put_nowait(OutputRead(line.host, line.data, line.time_ns))
 

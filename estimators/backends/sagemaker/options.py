@@ -3,20 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
 from typing import Any
 
-from container.contract.rules import one_of, option, read, refuse, text
+from container.contract.rules import above_0, one_of, option, read, text
 
 #: Which program starts the processes: the image's, or our toolkit, which is uploaded. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")
-
-
-def _above_0(where: str, value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
-        raise refuse(where, "a number above 0", value)
-    return float(value)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -37,7 +30,7 @@ class SageMakerOptions:
     region: str | None = option(text())
     profile: str | None = option(text())
     toolkit: str = option(one_of(*TOOLKITS), "auto")
-    poll_seconds: float = option(_above_0, 2.0)
+    poll_seconds: float = option(above_0("a number above 0"), 2.0)
 
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> SageMakerOptions:

@@ -250,7 +250,7 @@ class SlurmProvider(HostProvider):
         except HostUnavailable as error:
             raise HostUnavailable(f"{part.node.name} (Slurm job {part.allocation.job}): {error}") from None
         if part.allocation.taken:  # the notice was received while the agent was starting
-            self.heed(part)
+            self.loop.start(self.heed(part))
         return part.host
 
     async def _connect(self, part: _Part, node: _Node) -> RemoteHost:
@@ -290,18 +290,13 @@ class SlurmProvider(HostProvider):
             )
         return host
 
-    def heed(self, part: _Part) -> None:
-        """Start a task that asks Slurm why an agent has received a signal, and handles the signal.
-
-        Args:
-            part: The part of the allocation on whose node the agent runs.
-        """
-        self.loop.start(self._heed(part))
-
-    async def _heed(self, part: _Part) -> None:
+    async def heed(self, part: _Part) -> None:
         """Ask Slurm why an agent has received a signal, and handle the signal.
 
         Slurm's answer shows whether the node will be taken away or the host is lost already.
+
+        Args:
+            part: The part of the allocation on whose node the agent runs.
         """
         allocation = part.allocation
         event = await self._queue.look(allocation.job)
@@ -429,7 +424,7 @@ class _Part(HostSource):
 
     def signalled(self, number: int) -> None:
         """Start a task that asks Slurm for the reason of the signal, and handles the signal."""
-        self._provider.heed(self)
+        self._provider.loop.start(self._provider.heed(self))
 
     @property
     def said(self) -> list[str]:

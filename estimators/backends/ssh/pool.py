@@ -214,12 +214,7 @@ class MachinePool:
 
 def fits(machine: SshMachine, spec: TrainingJobSpec) -> bool:
     """Return whether a machine has enough slots for a host of the job."""
-    return machine.slots is None or machine.slots >= processes_of(spec)
-
-
-def processes_of(spec: TrainingJobSpec) -> int:
-    """Return the number of processes that a job runs on each host."""
-    return spec.strategy.ranks_per_host if spec.strategy is not None else 1
+    return machine.slots is None or machine.slots >= spec.ranks_per_host
 
 
 def _now() -> float:

@@ -30,7 +30,7 @@ from estimators.backends.openssh import starting
 from estimators.backends.openssh.connection import CLOSED, WHY_S, Connections, SshConnection
 from estimators.backends.openssh.starting import OurProgram
 from estimators.backends.ssh.machines import VARIABLE, SshMachine, SshOptions
-from estimators.backends.ssh.pool import LOOK_EVERY_S, MachinePool, OthersHaveThem, fits, processes_of
+from estimators.backends.ssh.pool import LOOK_EVERY_S, MachinePool, OthersHaveThem, fits
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.fleets import Capabilities
@@ -115,14 +115,13 @@ class SshProvider(HostProvider):
                 "there are no hosts. Name them with RunOptions(backend_options={'hosts': ['node-1', 'ann@node-2']}), "
                 "a 'host_file', $FLEETFIT_HOSTS or `fleetfit hosts add`."
             ]
-        processes = processes_of(spec)
-        small = [machine for machine in machines if machine.slots is not None and machine.slots < processes]
+        small = [machine for machine in machines if not fits(machine, spec)]
         fitting = len(machines) - len(small)
         if spec.instance_count > fitting:
             text = f"instance_count={spec.instance_count}, but the fleet has {fitting} machines"
             if small:
                 text += (
-                    f" with at least processes_per_host={processes} slots; too few slots: "
+                    f" with at least processes_per_host={spec.ranks_per_host} slots; too few slots: "
                     f"{', '.join(f'{machine.name} ({machine.slots})' for machine in small)}"
                 )
             return [f"{text}. Add machines."]

@@ -70,8 +70,9 @@ class ElasticHosts:
 
         If an attempt runs, start a new host. Otherwise, add the host to the next attempt.
         """
-        attempts = self._job.attempts
-        if self._job.ends or (host in attempts.fleet.hosts and host not in attempts.fleet.gone):
+        machine = self._job.machine
+        attempts = machine.attempts
+        if machine.ends or (host in attempts.fleet.hosts and host not in attempts.fleet.gone):
             return  # the job ends, or the host is available already
         attempts.fleet = attempts.fleet.returned(host)
         controller = self._running()
@@ -95,12 +96,12 @@ class ElasticHosts:
 
     def _is_awaited(self, host: str) -> bool:
         """Return whether another attempt follows and would use the host."""
-        attempts = self._job.attempts
-        follows = not self._job.ends and (self._job.waits or bool(attempts.taken))
-        return follows and host in attempts.fleet.present(time.monotonic())
+        machine = self._job.machine
+        follows = not machine.ends and (machine.waits or bool(machine.attempts.taken))
+        return follows and host in machine.attempts.fleet.present(time.monotonic())
 
     def _running(self) -> ElasticController | None:
-        controller = self._job.elastic
+        controller = self._job.attempt.elastic
         if controller is not self._of:
             self._of = controller
             self._now.clear()  # a new attempt begins with the job's initial host names
@@ -108,7 +109,7 @@ class ElasticHosts:
 
     def _take(self, host: str, back_in_s: float | None) -> None:
         """Record that a host was taken away, so that the next attempt uses the host only after its return."""
-        attempts = self._job.attempts
+        attempts = self._job.machine.attempts
         if host in attempts.fleet.hosts:
             until = math.inf if back_in_s is None else time.monotonic() + back_in_s
             attempts.fleet = attempts.fleet.without(host, until=until)

@@ -55,9 +55,9 @@ class HostControl:
         controller = self._controller
         located = controller.backend.locates
         deciding.refuse_more(self._roster, controller.places, count, most=self._most, located=located)
-        return [self._add(controller.strategy.processes_per_host) for _ in range(count)]
+        return [self.start_host(controller.strategy.processes_per_host) for _ in range(count)]
 
-    def _add(self, slots: int, place: str | None = None) -> str:
+    def start_host(self, slots: int, place: str | None = None) -> str:
         """Let a spare host join if one is ready. Otherwise, start a new host. Return the host's name.
 
         Args:
@@ -165,7 +165,7 @@ class HostControl:
         if self._roster.spare is None and deciding.free_places(self._roster, places) < 1:
             self._owed.append(lost)
             return
-        name = self._add(lost.slots, places.place_of(lost.name) if places is not None else None)
+        name = self.start_host(lost.slots, places.place_of(lost.name) if places is not None else None)
         if not lost.up:
             self._roster.hosts[name].origin = lost.known_as
         if places is not None:
@@ -298,10 +298,6 @@ class HostControl:
                 self._controller.later(LEAVE_TIMEOUT, lambda host=host: end(host))  # type: ignore[misc]
 
     # --- requests of a source of places ---
-
-    def start_host(self, slots: int, place: str) -> str:
-        """Start a host at a place, or assign the place to a spare host. Return the host's name."""
-        return self._add(slots, place)
 
     def locate(self, host: str, place: str) -> None:
         """Register a host's place with the backend, and log the place."""

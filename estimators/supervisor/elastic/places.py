@@ -52,7 +52,8 @@ class Places:
         self._before: dict[str, str] = {}  # place -> host, for places that the source does not name any more
         self._noticed: set[str] = set()  # places with a preemption notice
         self._unnamed = list(hosts) if source.decides else []  # initial hosts without a place yet
-        self._known = not source.decides
+        #: Whether the source has ever named a place. True for a source that does not decide the job's hosts.
+        self.known = not source.decides
         #: The places that the source has named, if the source only limits the number of hosts. None if the source
         #: decides the job's hosts, or if it has not named places yet.
         self.supply: tuple[str, ...] | None = None
@@ -65,13 +66,6 @@ class Places:
     def decide(self) -> bool:
         """Return whether the source decides which hosts the job has."""
         return self._source.decides
-
-    @property
-    def known(self) -> bool:
-        """Return whether the source has ever named a place. Return True for a source that does not decide the job's
-        hosts.
-        """
-        return self._known
 
     @property
     def names(self) -> list[str]:
@@ -129,7 +123,7 @@ class Places:
         self._noticed &= set(found)
         if self.decide:
             self._settle({place: self._default if slots is None else slots for place, slots in found.items()})
-            self._known = self._known or bool(found)
+            self.known = self.known or bool(found)
         else:
             self.supply = tuple(found)
         self.answered = True

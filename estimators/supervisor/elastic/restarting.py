@@ -107,18 +107,13 @@ class RestartingDriver:
         self._awaited: set[str] = set()  # members that have not exited yet
         self._told: set[str] = set()  # members that were told to exit and not to wait for a rank
         self._done: set[str] = set()
-        self._generation = -1
+        self._generation = -1  # the number of the last membership
         self._failures = 0  # failures of the script itself, as opposed to lost workers
         self._grace = 0.0  # how long workers may take to exit, in seconds
         self._has_failed = False  # whether the script has failed in the current membership
         self._has_lost = False
         self._waits: Timer | None = None
         self._wait()
-
-    @property
-    def generation(self) -> int:
-        """Return the number of the last membership, counted from 0. Return -1 before the first membership."""
-        return self._generation
 
     def send(self, message: Message) -> None:
         """Handle a message from the controller."""

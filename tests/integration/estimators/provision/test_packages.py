@@ -61,7 +61,7 @@ def test_another_installation_keeps_the_mark_of_a_killed_one(
     module = real_venv.packages / "killed.py"
     module.unlink()
     real_venv.install(other, log="second")
-    real_venv.uninstall(["other"], log="second")
+    real_venv.uninstall(["other"])
     with pytest.raises(ProvisionError):
         real_venv.install(["killed==3.0"], log="second")
     assert unfinished.read_text() == "killed"
@@ -81,11 +81,11 @@ def test_the_first_installation_after_a_removal_repairs_what_a_killed_one_left(
     unfinished.write_text("removed")  # as SIGKILL leaves the environment
     module = real_venv.packages / "shared.py"  # of a dependency of both
     module.unlink()
-    real_venv.uninstall(["removed"], log="second")
+    real_venv.uninstall(["removed"])
     assert real_venv.interrupted() is None and unfinished.exists()
     real_venv.install(shared, log="third")
     assert module.exists() and not unfinished.exists()
-    real_venv.uninstall(["shared"], log="fourth")
+    real_venv.uninstall(["shared"])
     assert not unfinished.exists()
 
 

@@ -17,7 +17,6 @@ from estimators.job.metrics import (
     Line,
     MetricExtractor,
     MetricPattern,
-    final_metrics,
     metrics_frame,
     parse_metric_definitions,
     with_numbers,
@@ -238,7 +237,10 @@ def test_final_values_are_the_chiefs_last_of_the_last_attempt() -> None:
         metric("f1", 9.0, rank=0, time_ns=7),
         metric("f1", 8.0, rank=2, time_ns=8, attempt=1),
     ]
-    final = final_metrics(events)
+    last = FinalMetrics()
+    for event in events:
+        last.add(event)
+    final = last.to_list()
     assert {item["MetricName"]: item["Value"] for item in final} == {"loss": 4.0, "acc": 0.6, "f1": 8.0}
     assert final[0]["Timestamp"] == 4e-9
 

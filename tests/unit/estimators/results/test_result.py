@@ -211,7 +211,7 @@ def test_every_offered_type_has_devices_where_it_should() -> None:
     for name in instances.offered():
         found = instances.describe(name)
         assert found is not None and found.network_gbps
-        assert bool(found.device) == bool(found.gpus) == bool(found.device_memory_gb), name
+        assert bool(found.device) == bool(found.gpus), name
         assert found.slots, name
     assert instances.describe("local_process") is None
 

@@ -19,7 +19,7 @@ from estimators.supervisor.clients import Clients
     ],
 )
 def test_an_unknown_operation_is_refused_with_those_that_the_job_has(elastic: object, allowed: str) -> None:
-    supervisor: Any = types.SimpleNamespace(elastic=elastic)
+    supervisor: Any = types.SimpleNamespace(attempt=types.SimpleNamespace(elastic=elastic))
     answer = asyncio.run(Clients(None, supervisor).answer({"op": "stpo"}))  # type: ignore[arg-type]
     said = f"unknown operation 'stpo'. Did you mean 'stop'? Allowed: {allowed}."
     assert answer == {"ok": False, "error": said}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+import types
 from typing import Any
 
 from estimators.job.failure_policy import FailurePolicy
@@ -17,8 +18,8 @@ class Job:
 
     def __init__(self) -> None:
         self.attempts = Attempts(FailurePolicy(min_hosts=2), ("algo-1", "algo-2"))
-        self.waits = self.ends = False
-        self.elastic = None
+        self.machine = types.SimpleNamespace(attempts=self.attempts, waits=False, ends=False)
+        self.attempt = types.SimpleNamespace(elastic=None)
         self.told: list[tuple[str, str]] = []
 
     def tell(self, kind: str, host: str, text: str, **data: Any) -> None:
@@ -42,7 +43,7 @@ def test_who_is_taken_between_two_attempts_is_not_there_for_the_next_one() -> No
     hosts.interrupt("algo-1", 2.0, 60.0)
     assert job.present == ("algo-2",)
     job.attempts.taken.clear()
-    job.waits = True
+    job.machine.waits = True
     hosts.interrupt("algo-1", 2.0, 1.0)  # which is not there
     hosts.remove("algo-2", None)
     assert job.attempts.fleet.gone["algo-2"] == math.inf and job.attempts.fleet.gone["algo-1"] > time.monotonic() + 30

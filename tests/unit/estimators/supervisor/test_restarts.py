@@ -24,7 +24,6 @@ from estimators.job.failure_policy import (
     place_of,
 )
 from estimators.supervisor.attempts import Attempts, NextAttempt
-from estimators.supervisor.clocks import RunClock
 
 KILLED = Failure(cause=Cause.PROCESS, message="was killed by SIGKILL", host="algo-2", process="rank 1", signal=9)
 LOST = Failure(cause=Cause.HOST_LOST, message="the host was lost.", host="algo-2")
@@ -199,6 +198,14 @@ def test_a_reason_keeps_room_for_the_last_attempts_and_the_exception() -> None:
     assert Failure.from_dict(failure.to_dict()) == failure
 
 
-def test_a_clock_counts_what_ran_over_all_attempts() -> None:
-    clock = RunClock().started(10).started(11).stopped(20).started(50)
-    assert clock.ran(55) == 15 and clock.current(55) == 5
+def test_what_ran_is_counted_over_all_attempts() -> None:
+    attempts = Attempts(FailurePolicy(), ("algo-1",))
+    attempts.running(10)
+    attempts.running(11)
+    attempts.taken.append("algo-1")
+    attempts.over(None, 20)
+    assert attempts.to_list()[0]["seconds"] == 10
+    attempts.begin(40)
+    assert attempts.ran(45) == 10
+    attempts.running(50)
+    assert attempts.ran(55) == 15
