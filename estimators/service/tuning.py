@@ -9,7 +9,6 @@ from typing import Any
 
 from estimators.client import launch
 from estimators.job.errors import BackendError, ConfigurationError, JobExistsError, JobNotFoundError
-from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid
 from estimators.service.paging import Item, Key, matches, page
@@ -87,15 +86,12 @@ class TuningJobs:
             running.check_possible(tuning, self._jobs.home)
             asked = trial_request_of(name, definition, tuning, request.get("Tags"))
             spec, options = translate(asked, self._local)
-
-            def fill(template: JobRecord) -> None:
+            with running.creating(
+                tuning, estimator="Estimator", request=request, home=self._jobs.home, env=self._environment
+            ) as template:
                 bring_source(spec, template, self._storage)
                 launch.fill(template, spec, options, None, time.time())
                 template.write_json(template.asked_file, {"request": asked})
-
-            running.create(
-                tuning, fill, estimator="Estimator", request=request, home=self._jobs.home, env=self._environment
-            )
         except JobExistsError:
             raise ServiceError(
                 "ResourceInUse",

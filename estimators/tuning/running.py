@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -50,27 +50,31 @@ def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
         TuningRecord.open(parent["HyperParameterTuningJobName"], home)
 
 
-def create(
+@contextlib.contextmanager
+def creating(
     spec: TuningSpec,
-    fill: Callable[[JobRecord], None],
     *,
     estimator: str,
     request: Mapping[str, Any],
     home: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     own: Mapping[str, Any] | None = None,
-) -> TuningRecord:
-    """Create the record of a tuning job and start its process.
+) -> Iterator[JobRecord]:
+    """Create the record of a tuning job, and start its process at the end of the ``with`` block.
+
+    If the block raises an error, the record is removed.
 
     Args:
         spec: The spec of the search.
-        fill: The function that writes the content of the template. Its argument is the empty template.
         estimator: The name of the estimator's class, for :meth:`HyperparameterTuner.attach`.
         request: The tuning job as a CreateHyperParameterTuningJob request.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
         env: The environment of the tuning job's process, which the trials inherit. None to use this process's
             environment.
         own: Additional values for the tuning job's process. They are stored in the status under ``Fleetfit``.
+
+    Yields:
+        The empty template, whose content the block writes.
 
     Raises:
         ConfigurationError: the name is not valid.
@@ -99,7 +103,7 @@ def create(
         )
         template = record.template
         try:
-            fill(template)
+            yield template
         finally:
             template.release()
         record.publish(spec.name)
@@ -107,7 +111,6 @@ def create(
         record.discard()
         raise
     start(record, env)
-    return record
 
 
 def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:

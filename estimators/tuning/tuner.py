@@ -32,7 +32,6 @@ from estimators.job.errors import (
 )
 from estimators.job.inputs import Inputs
 from estimators.job.naming import base_of_name
-from estimators.records.record import JobRecord
 from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
@@ -361,22 +360,19 @@ class HyperparameterTuner:
         draft.check()
         for warning in draft.warnings:
             warn(warning, PreflightWarning)
-
-        def fill(template: JobRecord) -> None:
+        with running.creating(
+            spec,
+            estimator=type(self.estimator).__name__,
+            request=request_of(spec, draft.spec.to_request()),
+            env=draft.env,
+        ) as template:
             backend = backends.load(draft.options.backend)
             options = dataclasses.replace(draft.options, backend_options=backend.patient(draft.options))
             launch.fill(template, draft.spec, options, draft.source, time.time())
             found = backend.found(draft.spec)
             if found is not None:
                 template.write_json(template.found_file, found)
-
-        self.latest_tuning_job = running.create(
-            spec,
-            fill,
-            estimator=type(self.estimator).__name__,
-            request=request_of(spec, draft.spec.to_request()),
-            env=draft.env,
-        )
+        self.latest_tuning_job = TuningRecord.open(name)
 
     def _spec(self, name: str) -> TuningSpec:
         hyperband = self.strategy_config.hyperband_strategy_config if self.strategy_config is not None else None
