@@ -194,30 +194,32 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
 
 
 @contextlib.contextmanager
-def staged(
-    bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
-) -> Iterator[tuple[Path, Described]]:
-    """Write a file that becomes an object or a part of a multipart upload.
+def staging(bucket: Bucket) -> Iterator[tuple[Path, BinaryIO]]:
+    """Create a file that becomes an object or a part of a multipart upload.
 
     At the end of the ``with`` block, the file is removed unless the block has moved the file.
 
-    Args:
-        bucket: The object's bucket.
-        key: The object's key.
-        write: A function that writes the content, and returns the ETag and the headers.
-
     Yields:
-        The path of the file, and its metadata.
+        The path of the file, and the open file.
     """
     path, file = bucket.stage()
     try:
         with file:
-            etag, headers = write(file)
-            file.flush()
-            described = _note(file.fileno(), os.fstat(file.fileno()), etag, headers, ours=True)
-            yield path, described
+            yield path, file
     finally:
         bucket.discard(path)
+
+
+def finish(file: BinaryIO, etag: str, headers: Mapping[str, str]) -> Described:
+    """Store and return the metadata of a staged file whose content is complete.
+
+    Args:
+        file: The file.
+        etag: The ETag of the content.
+        headers: The headers that belong to the object.
+    """
+    file.flush()
+    return _note(file.fileno(), os.fstat(file.fileno()), etag, headers, ours=True)
 
 
 def copy(source: BinaryIO, target: BinaryIO, start: int, count: int) -> None:
