@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +10,7 @@ import secrets
 import string
 from pathlib import Path
 
+from container.system import files
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
@@ -95,7 +95,7 @@ class EndpointFiles:
             ) from error
 
     def keys(self) -> Keys:
-        """Return the keys. The first call creates the keys.
+        """Return the keys. The first call, by an endpoint that holds its lock, creates the keys.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -104,8 +104,7 @@ class EndpointFiles:
         if not self.keys_file.exists():
             access_key = "FLEETFIT" + "".join(secrets.choice(_LETTERS) for _ in range(12))
             made = {"access_key": access_key, "secret_key": secrets.token_hex(20)}
-            with contextlib.suppress(FileExistsError):  # another process has created the keys
-                write_private(self.keys_file, json.dumps(made), replace=False)
+            files.replace(self.keys_file, json.dumps(made).encode())
         os.chmod(self.keys_file, 0o600)
         try:
             values = json.loads(self.keys_file.read_text(encoding="utf-8"))
@@ -143,23 +142,3 @@ def job_arn(region: str, name: str) -> str:
 def tuning_arn(region: str, name: str) -> str:
     """Return the ARN of a hyperparameter tuning job."""
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"
-
-
-def write_private(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file atomically. Only the user can read the file.
-
-    Raises:
-        FileExistsError: the file exists, and ``replace`` is False.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if replace:
-            os.replace(aside, path)
-        else:
-            os.link(aside, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()
