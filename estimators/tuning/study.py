@@ -218,7 +218,7 @@ class Tuning:
         if not self.spec.repeats and self.spec.strategy != "PBT":
             names = [name for name, _, _ in ranges.items(parameter_ranges)]
             taken = {tuple(row["values"].get(name, "") for name in names) for row in self.rows.values()}
-            size = search.size(parameter_ranges)
+            size = ranges.size(parameter_ranges)
             if size is not None and len(taken) >= size:
                 return None
             trial = self.study.ask()
