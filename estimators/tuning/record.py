@@ -8,7 +8,6 @@ for other readers. The file ``lock`` is locked by the tuning job's process.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from pathlib import Path
@@ -196,12 +195,6 @@ class TuningRecord:
         """Request that the tuning job's process stops the trials and exits."""
         with explained(self.stop_file, "write"):
             os.close(os.open(self.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-    def log_tail(self, size: int = 2000) -> str:
-        """Return the last ``size`` bytes of the log of the tuning job's process."""
-        with contextlib.suppress(OSError):
-            return self.log.read_bytes()[-size:].decode("utf-8", "replace").strip()
-        return ""
 
 
 def is_terminal(status: dict[str, Any]) -> bool:

@@ -15,7 +15,7 @@ from typing import Any
 from container.contract import rules
 from estimators.client import launch
 from estimators.job.errors import BackendError, JobUnreachableError, UnsupportedError
-from estimators.records.private_files import open_private
+from estimators.records.private_files import open_private, tail
 from estimators.records.record import JobRecord
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
@@ -206,7 +206,7 @@ def wait(
             if len(started) > _TRIES:
                 raise JobUnreachableError(
                     f"the process of tuning job {record.name!r} keeps ending unexpectedly; its log is {record.log}:\n"
-                    f"{record.log_tail()}"
+                    f"{tail(record.log, 2000).strip()}"
                 )
             own = ensure(record, env)
         if deadline is not None and time.monotonic() > deadline:
