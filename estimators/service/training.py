@@ -191,9 +191,7 @@ class Training:
         shown, more = page(
             (job for job in self._jobs.all() if _matches(job, request)),
             _SORTED[request.get("SortBy", "CreationTime")],
-            request.get("NextToken"),
-            int(request.get("MaxResults") or 10),
-            descending=request.get("SortOrder") == "Descending",
+            request,
         )
         return {"TrainingJobSummaries": [self._summary(job) for job in shown], **more}
 
@@ -205,9 +203,7 @@ class Training:
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a ListTags request."""
         tags = self._of_arn(request["ResourceArn"]).tags
-        shown, more = page(
-            tags, lambda tag: (tag["Key"],), request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS)
-        )
+        shown, more = page(tags, lambda tag: (tag["Key"],), request, default=_MOST_TAGS)
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
