@@ -27,13 +27,13 @@ def run(args: argparse.Namespace) -> int:
     from estimators.service import packages
 
     packages.check()
-    from estimators.service.ui.serving import Page
+    from estimators.service.ui.app import serving
 
     told = threading.Event()
     before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
-        with Page(args.port) as page:
-            console.out(page.link)
+        with serving(args.port) as link:
+            console.out(link)
             console.say("the link works once, in one browser. Ctrl-C ends the page; jobs continue.")
             while not told.wait(0.5):  # a signal that arrives just before the wait would not interrupt it
                 pass
