@@ -134,10 +134,10 @@ class Endpoint:
             body: The body of the request.
         """
         try:
-            scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
+            claimed = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
             if method != "POST" or target.partition("?")[0] != "/":
                 raise ServiceError("UnknownOperationException", "a request must be a POST to /.", 404)
-            return self._call(protocol.read_call(_named(headers), body, scope.service))
+            return self._call(protocol.read_call(claimed.headers, body, claimed.service))
         except ServiceError as error:
             failed = error
         except FleetfitError as error:
@@ -161,14 +161,9 @@ class Endpoint:
         return protocol.render(call, model, function(given))
 
 
-def _named(headers: Headers) -> dict[str, str]:
-    """Return the headers as a dict with lower-case names."""
-    return {name.lower(): value for name, value in headers}
-
-
 def _refusal(error: ServiceError, headers: Headers) -> Answer:
     """Return the response for an error, in the protocol that the request uses."""
-    named = _named(headers)
+    named = {name.lower(): value for name, value in headers}
     json_version = None
     if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
         json_version = "1.0" if "json-1.0" in named.get("content-type", "") else "1.1"
