@@ -166,8 +166,6 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     Raises:
         ConfigurationError: fleetfit cannot run the command.
     """
-    from estimators.job.errors import ConfigurationError
-
     horovodrun.refuse(args)  # first, because some options need no command: `horovodrun --check-build`
     _check_numbers(args)
     words = list(args.command_line)
@@ -246,8 +244,6 @@ def _check_numbers(args: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: a number is missing, or two numbers contradict each other.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.num_proc is None:
         raise ConfigurationError(
             "-np is missing: give the number of processes, as in `fleetfit horovodrun -np 2 python train.py`."
@@ -264,8 +260,6 @@ def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
     Raises:
         ConfigurationError: the job will use the other controller.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.gloo and not elastic:
         raise ConfigurationError(
             "--gloo is only for elastic jobs; other jobs run under mpirun. Leave --gloo out, or add "
@@ -287,8 +281,6 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
     Raises:
         ConfigurationError: the hosts would have different numbers of processes, or two options name the hosts.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.hosts is None and args.hostfile is None:
         per_host = args.slots or 1
         if args.num_proc % per_host and not elastic:
