@@ -21,9 +21,9 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3.keys import Bucket
@@ -92,10 +92,6 @@ class _EtagCache:
 
 
 _memory = _EtagCache()
-
-#: The check of a checksum: a function that receives the content, a function that returns the checksum, the expected
-#: checksum or None, and the name of the header with the expected checksum.
-_Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
 
 
 def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -170,26 +166,26 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
         ServiceError: a checksum does not match.
     """
     md5 = hashlib.md5(usedforsecurity=False)
-    checks: list[_Check] = [(md5.update, md5.digest, headers.get("content-md5"), "Content-MD5")]
-    for algorithm in ("sha1", "sha256"):
-        if (expected := headers.get(name := f"x-amz-checksum-{algorithm}")) is not None:
-            other = hashlib.new(algorithm, usedforsecurity=False)
-            checks.append((other.update, other.digest, expected, name))
-    if (expected := headers.get(name := "x-amz-checksum-crc32")) is not None:
-        crc = _Crc32()
-        checks.append((crc.update, crc.digest, expected, name))
+    hashes: dict[str, Any] = {
+        "content-md5": md5,
+        "x-amz-checksum-sha1": hashlib.sha1(usedforsecurity=False),
+        "x-amz-checksum-sha256": hashlib.sha256(),
+        "x-amz-checksum-crc32": _Crc32(),
+    }
+    hashes = {name: one for name, one in hashes.items() if one is md5 or name in headers}
     signed = hashlib.sha256() if len(digest) == 64 else None
     while chunk := body.read(CHUNK):
-        for update, *_ in checks:
-            update(chunk)
+        for one in hashes.values():
+            one.update(chunk)
         if signed is not None:
             signed.update(chunk)
         file.write(chunk)
     if signed is not None and signed.hexdigest() != digest.lower():
         raise other_content()
-    for _, result, expected, name in checks:
-        if expected is not None and result() != _decoded(expected, name):
-            raise ServiceError("BadDigest", f"The {name} you specified did not match the calculated checksum.")
+    for name, one in hashes.items():
+        shown = "Content-MD5" if one is md5 else name
+        if name in headers and one.digest() != _decoded(headers[name], shown):
+            raise ServiceError("BadDigest", f"The {shown} you specified did not match the calculated checksum.")
     return md5.hexdigest()
 
 
