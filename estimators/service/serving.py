@@ -14,7 +14,6 @@ from estimators.job.errors import ConfigurationError
 from estimators.service import settings, web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
-from estimators.service.metrics import Metrics
 from estimators.service.profile import Address, job_environment, write_sdk_config
 from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
@@ -113,7 +112,7 @@ class Service:
         self.tuning = TuningJobs(jobs, self.storage, options.local, self._job_environment())
         endpoint = Endpoint(
             self.keys,
-            operations(training, self.tuning, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
+            operations(training, self.tuning, Logs(jobs, self.keys.secret_key), jobs),
             region=options.region,
         )
         self.queue.start()
