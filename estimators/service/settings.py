@@ -31,53 +31,33 @@ class Keys:
     secret_key: str = dataclasses.field(repr=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class EndpointFiles:
     """The paths of the files of an endpoint.
 
     Attributes:
         home: The path of the endpoint's ``$FLEETFIT_HOME``.
+        folder: The folder that contains the endpoint's files.
+        keys_file: The file with the keys. Only the user can read the file.
+        lock_file: The lock file. The lock is held while an endpoint of this home runs.
+        storage_lock_file: The S3 server's lock file. The lock is held while the S3 server runs, which may be longer
+            than the endpoint runs.
+        storage_file: The file with the S3 server's address.
+        sdk_config_file: The SageMaker SDK's configuration file.
     """
 
-    home: Path
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "service"
+        self.keys_file = self.folder / "keys.json"
+        self.lock_file = self.folder / "lock"
+        self.storage_lock_file = self.folder / "s3.lock"
+        self.storage_file = self.folder / "s3.json"
+        self.sdk_config_file = self.folder / "sagemaker.yaml"
 
     @classmethod
-    def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
+    def of(cls, home: str | Path | None = None) -> EndpointFiles:
         """Return the files of the endpoint for a home folder. If ``home`` is None, use ``$FLEETFIT_HOME``."""
-        return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder that contains the endpoint's files."""
-        return self.home / "service"
-
-    @property
-    def keys_file(self) -> Path:
-        """Return the path of the file with the keys. Only the user can read the file."""
-        return self.folder / "keys.json"
-
-    @property
-    def lock_file(self) -> Path:
-        """Return the path of the lock file. The lock is held while an endpoint of this home runs."""
-        return self.folder / "lock"
-
-    @property
-    def storage_lock_file(self) -> Path:
-        """Return the path of the S3 server's lock file. The lock is held while the S3 server runs.
-
-        The S3 server may run longer than the endpoint.
-        """
-        return self.folder / "s3.lock"
-
-    @property
-    def storage_file(self) -> Path:
-        """Return the path of the file with the S3 server's address."""
-        return self.folder / "s3.json"
-
-    @property
-    def sdk_config_file(self) -> Path:
-        """Return the path of the SageMaker SDK's configuration file."""
-        return self.folder / "sagemaker.yaml"
+        return cls(jobs_folder(home).parent)
 
     def make(self) -> None:
         """Create the folder of the endpoint's files. Only the user can access the folder.

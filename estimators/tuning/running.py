@@ -101,16 +101,15 @@ def creating(
                 "Fleetfit": {"pid": None, **(own or {})},
             },
         )
-        template = record.template
         try:
-            yield template
+            yield record.template
         finally:
-            template.release()
-        record.publish(spec.name)
+            record.template.release()
+        published = record.publish(spec.name)
     except BaseException:
         record.discard()
         raise
-    start(record, env)
+    start(published, env)
 
 
 def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
