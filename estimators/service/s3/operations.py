@@ -436,30 +436,26 @@ class Operations:
             if etag is None or number is None or not re.fullmatch(r"\d{1,5}", number.strip(), re.ASCII):
                 raise documents.malformed()
             wanted.append((int(number), etag.strip()))
-        asked = (request.bucket, request.key, request.query["uploadId"])
+        name = request.query["uploadId"]
+        asked = (request.bucket, request.key, name)
         try:
-            return self._complete_once(request, bucket, asked, wanted)
+            with uploads.find(bucket, name, request.key).locked():
+                upload = uploads.find(bucket, name, request.key)
+                with objects.staging(bucket) as (staged, file):
+                    stored = objects.finish(file, uploads.complete(upload, wanted, file), upload.headers)
+                    _place(request, bucket, staged)
+                with self._lock:
+                    self._completed[asked] = stored.etag
+                    while len(self._completed) > _REMEMBERED:
+                        self._completed.popitem(last=False)
+                uploads.end(bucket, upload)
         except (ServiceError, FileNotFoundError):
-            if (etag := self._completed.get(asked)) is None:
+            if asked not in self._completed:  # otherwise another request has completed the upload
                 raise
-            return _completed(request, etag)  # another request has just completed the upload
-
-    def _complete_once(
-        self, request: Request, bucket: Bucket, asked: tuple[str, str, str], wanted: list[tuple[int, str]]
-    ) -> Reply:
-        if (etag := self._completed.get(asked)) is not None:
-            return _completed(request, etag)
-        with uploads.find(bucket, request.query["uploadId"], request.key).locked():
-            upload = uploads.find(bucket, request.query["uploadId"], request.key)
-            with objects.staging(bucket) as (staged, file):
-                stored = objects.finish(file, uploads.complete(upload, wanted, file), upload.headers)
-                _place(request, bucket, staged)
-            with self._lock:
-                self._completed[asked] = stored.etag
-                while len(self._completed) > _REMEMBERED:
-                    self._completed.popitem(last=False)
-            uploads.end(bucket, upload)
-        return _completed(request, stored.etag)
+        place = f"/{request.bucket}/{urllib.parse.quote(request.key)}"
+        etag = f'"{self._completed[asked]}"'
+        nodes = [("Location", place), ("Bucket", request.bucket), ("Key", request.key), ("ETag", etag)]
+        return requests.document(("CompleteMultipartUploadResult", nodes))
 
     def _abort_upload(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
@@ -498,12 +494,6 @@ def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> document
             ("ETag", f'"{described.etag}"'), ("Size", str(described.size)), ("StorageClass", "STANDARD"),
         ],
     )  # fmt: skip
-
-
-def _completed(request: Request, etag: str) -> Reply:
-    place = f"/{request.bucket}/{urllib.parse.quote(request.key)}"
-    about: list[documents.Node] = [("Bucket", request.bucket), ("Key", request.key), ("ETag", f'"{etag}"')]
-    return requests.document(("CompleteMultipartUploadResult", [("Location", place), *about]))
 
 
 def _copied(stored: Described) -> list[documents.Node]:
