@@ -4,7 +4,6 @@ requests.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -302,10 +301,7 @@ def _choice(name: str, text: str) -> Any:
 
 def _decoded(text: str) -> Any:
     """Decode a value that is written as JSON. Return other texts unchanged."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    value = codec.decode_value(text)
     return value if isinstance(value, str | int | float) and value == value else text
 
 
