@@ -93,23 +93,13 @@ class Jobs:
 
     def find(self, name: str) -> Job | None:
         """Return a job. Return None if the job does not exist or cannot be read."""
-        record = self.record(name)
-        if record is None:
+        record = JobRecord(jobs_folder(self.home) / name)
+        if not is_job_name(name) or not record.path.is_dir():
             return None
         try:
             return Job(record, self._status(record), self.own(record))
         except (LookupError, RecordError, FileNotFoundError):
             return None  # the record is being removed, or is from a newer fleetfit
-
-    def record(self, name: str) -> JobRecord | None:
-        """Return the record of a job. Return None if the record does not exist.
-
-        The name is validated before it is used in a path.
-        """
-        if not is_job_name(name):
-            return None
-        path = jobs_folder(self.home) / name
-        return JobRecord(path) if path.is_dir() else None
 
     def all(self) -> Iterator[Job]:
         """Yield every job, ordered by name."""
