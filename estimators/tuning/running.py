@@ -8,7 +8,7 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -168,38 +168,29 @@ def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
         ensure(record, env)
 
 
-def wait(
-    record: TuningRecord,
-    changed: Callable[[], None] = lambda: None,
-    timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Wait until a tuning job has ended, and return its status.
+def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Yield at first and after each change of a tuning job's record, until the tuning job has ended.
 
     Args:
         record: The tuning job's record.
-        changed: The function that is called when the record has changed.
         timeout: The number of seconds after which to stop waiting. The tuning job then continues. None for no limit.
         env: The environment of the tuning job's process if the process has to be restarted.
-
-    Returns:
-        The tuning job's status.
 
     Raises:
         JobUnreachableError: the tuning job's process ends repeatedly.
         TimeoutError: the tuning job has not ended after ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout if timeout is not None else None
-    stamp: Any = None
+    stamp: Any = ()
     own: subprocess.Popen[bytes] | None = None
     started: list[float] = []
     while True:
         now = record.status()
         if now.get("LastModifiedTime") != stamp:
             stamp = now.get("LastModifiedTime")
-            changed()
+            yield
         if is_terminal(now):
-            return now
+            return
         if (own is None or own.poll() is not None) and not _comes_up(record) and not record.is_supervised():
             started = [when for when in started if time.monotonic() - when < _SOON] + [time.monotonic()]
             if len(started) > _TRIES:

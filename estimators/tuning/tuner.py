@@ -567,11 +567,13 @@ class HyperparameterTuner:
         record = self._record()
         show = NotebookDisplay(record) if in_jupyter(sys.stdout) else TrialLines(record)
         try:
-            status = running.wait(record, show.changed, timeout, env=self._env())
+            for _ in running.follow(record, timeout, self._env()):
+                show.changed()
         except KeyboardInterrupt:
             text = f"tuning job {record.name} continues; stop_tuning_job() stops it."
             write_text(sys.stderr, f"{text}\n")
             raise told_interrupt(text) from None
+        status = record.status()
         if status["HyperParameterTuningJobStatus"] == "Failed":
             raise failure(record, status)
 
