@@ -7,7 +7,6 @@ import os
 import shlex
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from estimators.cli import Exit, console, parsing
@@ -74,11 +73,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(server: Any, lines: list[str]) -> int:
     """Wait until Ctrl-C or SIGTERM arrives or the server exits, and return the exit status."""
-
-    def ended(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, ended)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
     try:
         with server:
             console.out("\n".join(lines))

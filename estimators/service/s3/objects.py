@@ -75,23 +75,9 @@ class Described:
     headers: Mapping[str, str]
 
 
-class _EtagCache:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._noted: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
-
-    def get(self, key: tuple[int, ...]) -> bytes | None:
-        with self._lock:
-            return self._noted.get(key)
-
-    def put(self, key: tuple[int, ...], value: bytes) -> None:
-        with self._lock:
-            self._noted[key] = value
-            while len(self._noted) > _REMEMBERED:
-                self._noted.popitem(last=False)
-
-
-_memory = _EtagCache()
+#: The metadata of files that cannot store it.
+_memory: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
+_remembering = threading.Lock()
 
 
 def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -334,7 +320,10 @@ def _note(
     except OSError as error:
         if ours and error.errno not in _NO_ATTRIBUTES:
             raise
-        _memory.put(_identity(state), noted)
+        with _remembering:
+            _memory[_identity(state)] = noted
+            if len(_memory) > _REMEMBERED:
+                _memory.popitem(last=False)
     return described
 
 
