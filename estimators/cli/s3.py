@@ -9,7 +9,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
-from estimators.cli import Exit, console, parsing
+from estimators.cli import Exit, console, parsing, servers
 from estimators.job.errors import ConfigurationError
 
 #: Variables that set the credentials; by default, each server creates new ones. These are variables rather than
@@ -49,10 +49,9 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start the server. Unless the server runs in the background, wait until the server stops."""
-    from estimators.service import packages
     from estimators.service.s3.server import S3Server
 
-    packages.check()
+    servers.check_packages()
     folder = Path(args.folder).expanduser()
     if not folder.exists():
         raise ConfigurationError(
