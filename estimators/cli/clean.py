@@ -116,10 +116,6 @@ class Selection:
         """Return whether ended jobs are selected by their age, number or size."""
         return not (self.older_than_s is None and self.keep is None and self.free_bytes is None)
 
-    def __post_init__(self) -> None:
-        if self.keep is not None and self.keep < 0:
-            raise ConfigurationError(f"keep must be a number of jobs, at least 0; got {self.keep!r}.")
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Removal:

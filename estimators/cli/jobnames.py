@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from container.contract.names import listed
 from estimators.cli import console
 from estimators.job.errors import ConfigurationError, JobNotFoundError
 
@@ -42,9 +43,8 @@ def resolve(text: str) -> str:
     else:
         begun = [name for name in names if name.startswith(text)] if text else []
         if len(begun) > 1:
-            more = f" and {len(begun) - _LISTED} more" if len(begun) > _LISTED else ""
             raise ConfigurationError(
-                f"{len(begun)} jobs begin with {text!r}: {', '.join(begun[:_LISTED])}{more}. Write more of the name."
+                f"{len(begun)} jobs begin with {text!r}: {listed(begun, _LISTED)}. Write more of the name."
             )
         if not begun:
             return text
