@@ -162,11 +162,8 @@ def user_sdk_config() -> Path:
 # --- the profile ---
 
 
-def write_profile(name: str, address: Address) -> tuple[Path, Path]:
+def write_profile(name: str, address: Address) -> None:
     """Write an AWS profile with the endpoint's addresses and keys.
-
-    Returns:
-        The paths of the configuration file and the credentials file.
 
     Raises:
         ConfigurationError: the name is not valid, a profile of this name exists that fleetfit has not written, or a
@@ -176,10 +173,8 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         raise ConfigurationError(
             f"{name!r} cannot be a profile's name: use letters, digits, '_', '.' and '-', and not 'default'."
         )
-    config = _file("AWS_CONFIG_FILE", "config")
-    credentials = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     _replace(
-        config,
+        _file("AWS_CONFIG_FILE", "config"),
         {
             f"profile {name}": [
                 f"region = {address.region}",
@@ -190,7 +185,7 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         },
     )
     _replace(
-        credentials,
+        _file("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
         {
             name: [
                 f"aws_access_key_id = {address.keys.access_key}",
@@ -198,7 +193,6 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
             ]
         },
     )
-    return config, credentials
 
 
 def _file(variable: str, name: str) -> Path:
