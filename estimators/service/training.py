@@ -193,10 +193,8 @@ class Training:
             _SORTED[request.get("SortBy", "CreationTime")],
             request,
         )
-        return {"TrainingJobSummaries": [self._summary(job) for job in shown], **more}
-
-    def _summary(self, job: Job) -> dict[str, Any]:
-        return {**job.status, "TrainingJobArn": self._jobs.arn(job.name)}
+        summaries = [{**job.status, "TrainingJobArn": self._jobs.arn(job.name)} for job in shown]
+        return {"TrainingJobSummaries": summaries, **more}
 
     # --- tags ---
 

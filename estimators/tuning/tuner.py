@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -32,6 +31,7 @@ from estimators.job.errors import (
 )
 from estimators.job.inputs import Inputs
 from estimators.job.naming import base_of_name
+from estimators.records.record import jobs_folder
 from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
@@ -608,7 +608,8 @@ class HyperparameterTuner:
         if record.is_managed:  # creates local records of the jobs from the service's data
             session = self.estimator.settings.sagemaker_session
             return [find_job(row["job"], session) for row in record.trials()]
-        return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
+        names = [row["job"] for row in record.trials()]
+        return [TrainingJob.attach(name, record.home) for name in names if (jobs_folder(record.home) / name).is_dir()]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
         """Raise UnsupportedError, because fleetfit does not deploy models.
@@ -658,7 +659,3 @@ class HyperparameterTuner:
 def _check_estimator(where: str, value: Any) -> None:
     if not isinstance(value, Estimator):
         raise ConfigurationError(f"{where}(estimator=…) must be an estimator; got {shown(value)}.")
-
-
-def _started(home: Path, row: Mapping[str, Any]) -> bool:
-    return (home / "jobs" / str(row["job"])).is_dir()
