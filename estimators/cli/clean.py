@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import enum
-import fcntl
 import os
 import re
 import secrets
@@ -116,10 +115,6 @@ class Selection:
     def takes_jobs(self) -> bool:
         """Return whether ended jobs are selected by their age, number or size."""
         return not (self.older_than_s is None and self.keep is None and self.free_bytes is None)
-
-    def __post_init__(self) -> None:
-        if self.keep is not None and self.keep < 0:
-            raise ConfigurationError(f"keep must be a number of jobs, at least 0; got {self.keep!r}.")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -453,12 +448,8 @@ def remove(items: Iterable[Item]) -> list[Removal]:
     A job that was started after the call of :func:`find` is not removed. A process that has reused the PID of a listed
     process is not killed.
     """
-    first = (
-        ItemKind.PROCESS,
-        ItemKind.HOST,
-        ItemKind.CONTAINER,
-        ItemKind.NETWORK,
-    )  # a network can only be removed when no container is attached
+    # A network can only be removed when no container is attached.
+    first = (ItemKind.PROCESS, ItemKind.HOST, ItemKind.CONTAINER, ItemKind.NETWORK)
     ordered = sorted(items, key=lambda item: first.index(item.kind) if item.kind in first else len(first))
     return [_remove(item) for item in ordered]
 
@@ -489,10 +480,8 @@ def _remove_record(path: Path) -> None:
         _remove_folder(path)
         return
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError("it is running") from None
+        if not locks.take_from_askers(descriptor):
+            raise ConfigurationError("it is running")
         _remove_folder(path)
     finally:
         os.close(descriptor)

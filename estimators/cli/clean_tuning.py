@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,16 +33,11 @@ class Study(NamedTuple):
 
 def studies(home: str | Path | None = None) -> list[Study]:
     """Return all tuning jobs on record."""
-    return list(_studies(home))
-
-
-def _studies(home: str | Path | None) -> Iterator[Study]:
+    found = []
     for name in tuning_names(home):
-        try:
-            record = TuningRecord.open(name, home)
-            yield _study(record)
-        except JobNotFoundError:
-            continue  # another process has removed the record meanwhile
+        with contextlib.suppress(JobNotFoundError):  # another process has removed the record meanwhile
+            found.append(_study(TuningRecord.open(name, home)))
+    return found
 
 
 def _study(record: TuningRecord) -> Study:

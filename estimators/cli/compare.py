@@ -5,14 +5,11 @@ from __future__ import annotations
 import argparse
 import itertools
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from estimators.cli import Exit, console, jobargs, jobnames, parsing
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from estimators.results.comparison.comparison import Comparison
 
 _EXAMPLES = """\
 examples:
@@ -93,18 +90,13 @@ def run(args: argparse.Namespace) -> int:
             comparison = compare(
                 *_estimators(args), inputs=inputs, repeat=args.repeat or 1, prices=prices, logs=args.logs
             )  # fmt: skip
-    show(comparison, as_json=args.json, report=args.report)
-    return Exit.OK if all(group.completed for group in comparison.groups) or args.jobs else Exit.FAILED
-
-
-def show(comparison: Comparison, *, as_json: bool, report: str | None) -> None:
-    """Print a comparison. If a path for a report is given, write the report afterwards, because this may fail."""
-    if as_json:
+    if args.json:
         console.out_json(comparison.to_dict())
     else:
         console.out(str(comparison))
-    if report is not None:
-        console.say(f"report: {comparison.report(report)}")
+    if args.report is not None:  # at the end, because this may fail
+        console.say(f"report: {comparison.report(args.report)}")
+    return Exit.OK if all(group.completed for group in comparison.groups) or args.jobs else Exit.FAILED
 
 
 def _estimators(args: argparse.Namespace) -> list[Any]:

@@ -166,8 +166,6 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     Raises:
         ConfigurationError: fleetfit cannot run the command.
     """
-    from estimators.job.errors import ConfigurationError
-
     horovodrun.refuse(args)  # first, because some options need no command: `horovodrun --check-build`
     _check_numbers(args)
     words = list(args.command_line)
@@ -187,8 +185,10 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
     _check_controller(args, elastic)
     hosts, per_host, most_hosts = _hosts(args, elastic)
     folder, _, script = ("", "", words[0]) if module else words[0].rpartition("/")
-    line = [script, "--hosts", str(hosts), "--processes", str(per_host)]
-    line += ["--strategy", "elastic_horovod" if elastic else "mpi", "--source-dir", folder or "."]
+    given: argparse.Namespace = args.commands.choices["train"].parse_args([script])
+    given.script_arguments = words[1:]
+    given.source_dir = folder or "."
+    given.strategy, given.hosts, given.processes = "elastic_horovod" if elastic else "mpi", hosts, per_host
     if elastic:
         least, most = args.min_np or args.num_proc, args.max_np or max(args.num_proc, (most_hosts or 0) * per_host)
         values: dict[str, Any] = {
@@ -204,26 +204,21 @@ def horovodrun_arguments(args: argparse.Namespace) -> argparse.Namespace:
             "elastic_timeout": args.elastic_timeout,
             "cooldown": args.blacklist_cooldown_range,
         }
-        for name, value in values.items():
-            if value is not None:
-                line += ["--option", f"{name}={list(value) if isinstance(value, list | tuple) else value}"]
+        given.option = [
+            f"{name}={list(value) if isinstance(value, list | tuple) else value}"
+            for name, value in values.items()
+            if value is not None
+        ]
     elif options := " ".join(filter(None, (args.mpi_args, args.binding_args))):
-        line += ["--option", f"custom_mpi_options={options}"]
-    line += ["--instance-type", args.instance_type]
-    if args.dispatcher is not None:
-        line += ["--dispatcher", args.dispatcher]
-    for option in args.dispatcher_option:
-        line += ["--dispatcher-option", option]
-    for option in args.backend_option:
-        line += ["--backend-option", option]
+        given.option = [f"custom_mpi_options={options}"]
+    given.instance_type = args.instance_type
+    given.dispatcher, given.dispatcher_option = args.dispatcher, args.dispatcher_option
+    given.backend_option = list(args.backend_option)
     if args.hosts is not None and not _here(args):
-        line += ["--backend-option", f"hosts={args.hosts}"]
+        given.backend_option.append(f"hosts={args.hosts}")
     elif args.hostfile is not None and not _here(args):
-        line += ["--backend-option", f"host_file={os.path.abspath(args.hostfile)}"]
-    for name, value in horovodrun.environment(args).items():
-        line += ["--env", f"{name}={value}"]
-    given: argparse.Namespace = args.commands.choices["train"].parse_args(line)
-    given.script_arguments = words[1:]  # set directly, so that the parser does not change them
+        given.backend_option.append(f"host_file={os.path.abspath(args.hostfile)}")
+    given.env = [f"{name}={value}" for name, value in horovodrun.environment(args).items()]
     return given
 
 
@@ -246,8 +241,6 @@ def _check_numbers(args: argparse.Namespace) -> None:
     Raises:
         ConfigurationError: a number is missing, or two numbers contradict each other.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.num_proc is None:
         raise ConfigurationError(
             "-np is missing: give the number of processes, as in `fleetfit horovodrun -np 2 python train.py`."
@@ -264,8 +257,6 @@ def _check_controller(args: argparse.Namespace, elastic: bool) -> None:
     Raises:
         ConfigurationError: the job will use the other controller.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.gloo and not elastic:
         raise ConfigurationError(
             "--gloo is only for elastic jobs; other jobs run under mpirun. Leave --gloo out, or add "
@@ -287,8 +278,6 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
     Raises:
         ConfigurationError: the hosts would have different numbers of processes, or two options name the hosts.
     """
-    from estimators.job.errors import ConfigurationError
-
     if args.hosts is None and args.hostfile is None:
         per_host = args.slots or 1
         if args.num_proc % per_host and not elastic:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract.strategies import FRAMEWORKS
 from estimators.cli import Exit, console, parsing
+from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.backends.ssh.checking import MachineReport
@@ -85,16 +86,11 @@ def add(subparsers: Any) -> None:
     )
 
 
-def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:
-    """Return the ssh options that the command line specifies.
-
-    Args:
-        args: The arguments.
-        named: Whether the host names in ``args`` are used.
-    """
+def options(args: argparse.Namespace) -> SshOptions:
+    """Return the ssh options that the command line specifies."""
     from estimators.backends.ssh.machines import SshOptions
 
-    hosts = list(getattr(args, "hosts", None) or []) if named else []
+    hosts = list(getattr(args, "hosts", None) or [])
     return SshOptions.of(
         {
             "fleet": args.fleet,
@@ -107,8 +103,6 @@ def options(args: argparse.Namespace, *, named: bool = True) -> SshOptions:
 
 
 def _machines(chosen: SshOptions) -> tuple[SshMachine, ...]:
-    from estimators.job.errors import ConfigurationError
-
     machines = chosen.machines()
     if not machines:
         raise ConfigurationError(
@@ -204,7 +198,6 @@ def run_remove(args: argparse.Namespace) -> int:
     """Remove the named machines from the fleet."""
     from container.contract.names import unknown
     from estimators.backends.ssh import machines
-    from estimators.job.errors import ConfigurationError
 
     path = machines.hosts_file(args.fleet)
     known = {one.name: one for one in (machines.read_file(path, "fleet") if path.exists() else ())}

@@ -5,12 +5,12 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
-import json
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
 from container.contract import rules
+from container.contract.hyperparameters import decode, decode_value
 from container.contract.names import unknown
 from container.contract.strategies import FRAMEWORKS, ParameterServer
 from estimators.cli import console, parsing
@@ -345,13 +345,8 @@ def values(option: str, texts: list[str]) -> dict[str, Any]:
 
     A value that is valid JSON is decoded. The value ``none`` becomes None. Any other value remains a text.
     """
-    found: dict[str, Any] = {}
-    for name, text in parsing.pairs(option, texts).items():
-        try:
-            found[name] = json.loads(text)
-        except ValueError:
-            found[name] = None if text.lower() == "none" else text
-    return found
+    given = parsing.pairs(option, texts)
+    return {name: None if text.lower() == "none" else decode_value(text) for name, text in given.items()}
 
 
 def distribution(strategy: str, processes: int | None, options: list[str]) -> dict[str, dict[str, Any]] | None:
@@ -363,12 +358,7 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
     name = strategy.lower().replace("-", "_")
     if name not in STRATEGIES:
         raise ConfigurationError(unknown("strategy", strategy, STRATEGIES))
-    values: dict[str, Any] = {}
-    for option, text in parsing.pairs("--option", options).items():
-        try:
-            values[option] = json.loads(text)
-        except ValueError:
-            values[option] = text
+    values = decode(parsing.pairs("--option", options))
     if STRATEGIES[name] == "mirrored" and processes not in (None, 1):
         raise ConfigurationError(
             "--processes is not available for mirrored, which runs one process for all devices of a host. Set the "

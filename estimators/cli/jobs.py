@@ -199,8 +199,6 @@ def _status_text(job: dict[str, Any]) -> str:
 
 
 def _took(job: dict[str, Any]) -> str:
-    from estimators.results.summary import seconds_text
-
     if job["created"] is None:
         return "-"
     return seconds_text(max(0.0, (job["ended"] or time.time()) - job["created"]))

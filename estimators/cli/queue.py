@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from estimators.cli import Exit, console, parsing
+from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from estimators.job.queueing import QueuedJob
@@ -36,7 +37,6 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the jobs that run or wait in the queues."""
-    from estimators.job.errors import ConfigurationError
     from estimators.job.queueing import order
     from estimators.records.queues import JobQueue, machine, queue_names
 

@@ -7,10 +7,9 @@ import os
 import shlex
 import signal
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from estimators.cli import Exit, console, parsing
+from estimators.cli import Exit, console, parsing, servers
 from estimators.job.errors import ConfigurationError
 
 #: Variables that set the credentials; by default, each server creates new ones. These are variables rather than
@@ -50,10 +49,9 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Start the server. Unless the server runs in the background, wait until the server stops."""
-    from estimators.service import packages
     from estimators.service.s3.server import S3Server
 
-    packages.check()
+    servers.check_packages()
     folder = Path(args.folder).expanduser()
     if not folder.exists():
         raise ConfigurationError(
@@ -74,11 +72,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _serve(server: Any, lines: list[str]) -> int:
     """Wait until Ctrl-C or SIGTERM arrives or the server exits, and return the exit status."""
-
-    def ended(number: int, frame: FrameType | None) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, ended)
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # which raises KeyboardInterrupt
     try:
         with server:
             console.out("\n".join(lines))

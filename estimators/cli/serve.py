@@ -6,12 +6,10 @@ import argparse
 import contextlib
 import os
 import shlex
-import signal
-import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from estimators.cli import Exit, console, parsing
+from estimators.cli import Exit, console, parsing, servers
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -101,9 +99,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the API until SIGINT or SIGTERM."""
-    from estimators.service import packages
-
-    packages.check()
+    servers.check_packages()
     from estimators.service import profile
     from estimators.service.serving import Options, Service
     from estimators.service.translation import Local
@@ -124,9 +120,7 @@ def run(args: argparse.Namespace) -> int:
         local=local,
     )
     env_file = Path(os.path.abspath(os.path.expanduser(args.env_file or "")))
-    told = threading.Event()
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
+    with servers.noted_signals() as told:
         with Service(options, console.say) as service, contextlib.ExitStack() as ended:
             place, address = service.place, service.address
             lines = []
@@ -147,15 +141,11 @@ def run(args: argparse.Namespace) -> int:
                 f"at most {most} at a time{f' in the queue {args.queue}' if args.queue else ''}. Ctrl-C ends the "
                 "endpoint."
             )
-            while not told.wait(0.5):  # a signal that arrives just before the wait would not interrupt it
-                pass
+            servers.wait(told)
             left = service.queue.running
         if left:
             console.say(f"{left} job(s) continue. The S3 server runs until these jobs have ended.")
-        return Exit.OK
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    return Exit.OK
 
 
 def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address, ended: contextlib.ExitStack) -> bool:

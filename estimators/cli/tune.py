@@ -216,7 +216,9 @@ def _follow(record: TuningRecord, *, report: str | None, as_json: bool) -> int:
     from estimators.tuning.display import report as write_report
 
     with LiveTable(record, quiet=as_json) as live:
-        status = running.wait(record, live.changed)
+        for _ in running.follow(record):
+            live.changed()
+    status = record.status()
     if report is not None:
         console.say(f"report: {write_report(record, report)}")
     described = describe(record)

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import argparse
-import signal
-import threading
 from typing import Any
 
-from estimators.cli import Exit, console, parsing
+from estimators.cli import Exit, console, parsing, servers
 
 
 def add(subparsers: Any) -> None:
@@ -24,20 +22,11 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Serve the pages until SIGINT or SIGTERM."""
-    from estimators.service import packages
+    servers.check_packages()
+    from estimators.service.ui.app import serving
 
-    packages.check()
-    from estimators.service.ui.serving import Page
-
-    told = threading.Event()
-    before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        with Page(args.port) as page:
-            console.out(page.link)
-            console.say("the link works once, in one browser. Ctrl-C ends the page; jobs continue.")
-            while not told.wait(0.5):  # a signal that arrives just before the wait would not interrupt it
-                pass
-        return Exit.OK
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+    with servers.noted_signals() as told, serving(args.port) as link:
+        console.out(link)
+        console.say("the link works once, in one browser. Ctrl-C ends the page; jobs continue.")
+        servers.wait(told)
+    return Exit.OK

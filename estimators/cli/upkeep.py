@@ -267,13 +267,8 @@ def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
 
 
 def run_version(args: argparse.Namespace) -> int:
-    """Print the version of fleetfit."""
-    console.out(f"fleetfit {version_text()}")
-    return Exit.OK
-
-
-def version_text() -> str:
-    """Return the installed version of fleetfit, or ``(not installed)``."""
+    """Print the installed version of fleetfit, or ``(not installed)``."""
     from estimators.records.provenance.packages import versions
 
-    return versions(("fleetfit",)).get("fleetfit", "(not installed)")
+    console.out(f"fleetfit {versions(('fleetfit',)).get('fleetfit', '(not installed)')}")
+    return Exit.OK

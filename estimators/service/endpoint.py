@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import functools
 import logging
 import uuid
 from collections.abc import Callable, Mapping
@@ -18,12 +19,12 @@ from starlette.types import Receive, Scope, Send
 from estimators.job import fleets
 from estimators.job.errors import FleetfitError
 from estimators.job.validation import LOCAL_RELAXATIONS
-from estimators.service import identity, protocol, signing, web
+from estimators.service import identity, metrics, protocol, signing, web
 from estimators.service.errors import ServiceError
 from estimators.service.logs import Logs
-from estimators.service.metrics import Metrics
 from estimators.service.models import Model, unknown_operation
 from estimators.service.protocol import Answer
+from estimators.service.records import Jobs
 from estimators.service.settings import DEFAULT_REGION, Keys
 from estimators.service.signing import Headers
 from estimators.service.training import Training
@@ -37,7 +38,7 @@ Operation = Callable[[Mapping[str, Any]], Mapping[str, Any]]
 _log = logging.getLogger(__name__)
 
 
-def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metrics) -> dict[str, dict[str, Operation]]:
+def operations(training: Training, tuning: TuningJobs, logs: Logs, jobs: Jobs) -> dict[str, dict[str, Operation]]:
     """Return the endpoint's operations, by service name and operation name.
 
     An operation is a function that takes the parameters of a request and returns the result.
@@ -64,7 +65,7 @@ def operations(training: Training, tuning: TuningJobs, logs: Logs, metrics: Metr
             "GetLogEvents": logs.get_events,
             "FilterLogEvents": logs.filter_events,
         },
-        "cloudwatch": {"GetMetricStatistics": metrics.statistics},
+        "cloudwatch": {"GetMetricStatistics": functools.partial(metrics.statistics, jobs)},
         "sts": {"GetCallerIdentity": identity.caller_identity},
         "iam": {"GetRole": identity.get_role, "SimulatePrincipalPolicy": identity.simulate},
     }
@@ -134,10 +135,10 @@ class Endpoint:
             body: The body of the request.
         """
         try:
-            scope = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
+            claimed = signing.verify(method, target, headers, body, self._keys, self._clock(), self._region)
             if method != "POST" or target.partition("?")[0] != "/":
                 raise ServiceError("UnknownOperationException", "a request must be a POST to /.", 404)
-            return self._call(protocol.read_call(_named(headers), body, scope.service))
+            return self._call(protocol.read_call(claimed.headers, body, claimed.service))
         except ServiceError as error:
             failed = error
         except FleetfitError as error:
@@ -161,14 +162,9 @@ class Endpoint:
         return protocol.render(call, model, function(given))
 
 
-def _named(headers: Headers) -> dict[str, str]:
-    """Return the headers as a dict with lower-case names."""
-    return {name.lower(): value for name, value in headers}
-
-
 def _refusal(error: ServiceError, headers: Headers) -> Answer:
     """Return the response for an error, in the protocol that the request uses."""
-    named = _named(headers)
+    named = {name.lower(): value for name, value in headers}
     json_version = None
     if "x-amz-target" in named or named.get("content-type", "").startswith("application/x-amz-json"):
         json_version = "1.0" if "json-1.0" in named.get("content-type", "") else "1.1"

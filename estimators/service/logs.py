@@ -66,13 +66,20 @@ class _Opened:
         self._mask = mask
         self.count = stream.extend(over=job.over)
 
-    def events(self, start: int, stop: int) -> list[LogEvent]:
-        """Return a range of events, with the job's secrets masked."""
-        found = self._stream.read(start, stop, most_bytes=_MOST_BYTES)
+    def events(self, start: int, stop: int, *, last: bool = False) -> list[LogEvent]:
+        """Return the first events of a range, or the last ones, that fit into a response. Mask the job's secrets."""
+        found = self._stream.read(start, stop, most_bytes=_MOST_BYTES, last=last)
         whole = "\n".join([event.text for event in found])
-        if self._mask(whole) == whole:
-            return found
-        return [LogEvent(time, self._mask(text)) for time, text in found]
+        if self._mask(whole) != whole:
+            found = [LogEvent(time, self._mask(text)) for time, text in found]
+        kept: list[LogEvent] = []
+        size = 0
+        for event in reversed(found) if last else found:
+            size += _bytes(event)
+            if kept and size > _MOST_BYTES:
+                break
+            kept.append(event)
+        return kept[::-1] if last else kept
 
     def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
         """Return the range of events in a period.
@@ -152,12 +159,13 @@ class Logs:
             place = first if forward else last
         if forward:
             start, stop = max(place, first), min(last, max(place, first) + most)
-            events = _forwards(opened, start, stop)
+            events = opened.events(start, stop)
             stop = start + len(events)
         else:
             stop = min(place, last)
             start = max(first, stop - most)
-            events, start = _backwards(opened, start, stop)
+            events = opened.events(start, stop, last=True)
+            start = stop - len(events)
         if not events:
             start = stop = place if token is not None else (first if forward else last)
         return {
@@ -280,38 +288,6 @@ class Logs:
             described |= {"firstEventTimestamp": edges[0], "lastEventTimestamp": edges[1]}
             described["lastIngestionTime"] = edges[1]
         return described
-
-
-def _forwards(opened: _Opened, start: int, stop: int) -> list[LogEvent]:
-    """Return the first events from ``start`` to ``stop - 1`` that fit into a response."""
-    events: list[LogEvent] = []
-    size = 0
-    for event in opened.events(start, stop) if start < stop else ():
-        size += _bytes(event)
-        if events and size > _MOST_BYTES:
-            break
-        events.append(event)
-    return events
-
-
-def _backwards(opened: _Opened, start: int, stop: int) -> tuple[list[LogEvent], int]:
-    """Return the last events before ``stop`` that fit into a response, and the number of the first of these events."""
-    events: list[LogEvent] = []
-    size = 0
-    while stop > start:
-        portion = opened.events(max(start, stop - 500), stop)
-        at = max(start, stop - 500)
-        if len(portion) < stop - at:  # very long lines are read one by one
-            portion, at = opened.events(stop - 1, stop), stop - 1
-        for event in reversed(portion):
-            size += _bytes(event)
-            if events and size > _MOST_BYTES:
-                return events[::-1], stop
-            events.append(event)
-            stop -= 1
-        if stop > at:
-            break
-    return events[::-1], stop
 
 
 def _bytes(event: LogEvent) -> int:

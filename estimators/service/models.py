@@ -24,6 +24,8 @@ class Model:
         name: botocore's name of the service.
         metadata: The protocol, the target prefix and the version of the service.
         operations: The names of all operations of the service, including operations that the endpoint does not have.
+        inputs: The name of the shape of each operation's request, or None if the operation has no parameters.
+        outputs: The name of the shape of each operation's response, or None if the response is empty.
     """
 
     def __init__(self, name: str, wanted: Iterable[str]) -> None:
@@ -39,32 +41,17 @@ class Model:
         self.name = name
         self.metadata: Mapping[str, Any] = dict(whole["metadata"])
         self.operations = frozenset(whole["operations"])
-        self._inputs: dict[str, str | None] = {}
-        self._outputs: dict[str, str | None] = {}
+        self.inputs: dict[str, str | None] = {}
+        self.outputs: dict[str, str | None] = {}
         self.result_wrappers: dict[str, str] = {}
         roots: list[str] = []
         for operation in wanted:
             described = whole["operations"][operation]
-            self._inputs[operation] = described.get("input", {}).get("shape")
-            self._outputs[operation] = described.get("output", {}).get("shape")
+            self.inputs[operation] = described.get("input", {}).get("shape")
+            self.outputs[operation] = described.get("output", {}).get("shape")
             self.result_wrappers[operation] = described.get("output", {}).get("resultWrapper", f"{operation}Result")
-            roots += [shape for shape in (self._inputs[operation], self._outputs[operation]) if shape]
+            roots += [shape for shape in (self.inputs[operation], self.outputs[operation]) if shape]
         self.shapes = service_model.reachable(whole["shapes"], roots)
-        #: Shapes whose values are returned unchanged.
-        self._plain = frozenset(
-            name for name, shape in self.shapes.items() if shape["type"] in ("string", "boolean", "integer", "long")
-        )
-        #: Structures that contain only such values, for example log events. A response may contain 10,000 log events.
-        self._flat = frozenset(
-            name
-            for name, shape in self.shapes.items()
-            if shape["type"] == "structure"
-            and all(reference["shape"] in self._plain for reference in shape["members"].values())
-        )
-
-    def input(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's request. Return None if the operation has no parameters."""
-        return self._inputs[operation]
 
     # --- requests ---
 
@@ -82,7 +69,7 @@ class Model:
                 is SerializationException. For all other faults, the error is ValidationException with SageMaker's
                 message.
         """
-        name = self._inputs[operation]
+        name = self.inputs[operation]
         if name is None:
             return
         found = [
@@ -101,24 +88,16 @@ class Model:
 
         Members of the result that the response's shape does not have are omitted. Times are in seconds since the epoch.
         """
-        name = self._outputs[operation]
+        name = self.outputs[operation]
         return {} if name is None else self.render_shape(name, value)
-
-    def output(self, operation: str) -> str | None:
-        """Return the name of the shape of an operation's response. Return None if the response is empty."""
-        return self._outputs[operation]
 
     def render_shape(self, name: str, value: Any) -> Any:
         """Convert a value to the types of a shape. Members that are None or not in the shape are omitted."""
         shape = self.shapes[name]
         kind = shape["type"]
         if kind == "structure":
-            if name in self._flat and value.keys() <= shape["members"].keys() and None not in value.values():
-                return value
             return {
-                member: value[member]
-                if reference["shape"] in self._plain
-                else self.render_shape(reference["shape"], value[member])
+                member: self.render_shape(reference["shape"], value[member])
                 for member, reference in shape["members"].items()
                 if value.get(member) is not None
             }

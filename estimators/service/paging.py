@@ -31,7 +31,7 @@ def matches(request: Mapping[str, Any], name: str, state: str | None, created: f
 
 
 def page(
-    found: Iterable[Item], key: Callable[[Item], Key], token: str | None, most: int, *, descending: bool = False
+    found: Iterable[Item], key: Callable[[Item], Key], request: Mapping[str, Any], default: int = 10
 ) -> tuple[list[Item], dict[str, str]]:
     """Sort a list, and return one page of it.
 
@@ -41,9 +41,9 @@ def page(
     Args:
         found: All items of the list, in any order.
         key: A function that returns an item's position in the list: texts and numbers, unique for each item.
-        token: The token from the client. None for the first page.
-        most: The maximum number of items on a page.
-        descending: Whether the largest key comes first.
+        request: The list request, which may contain the token of a page, the maximum number of items on the page, and
+            the order.
+        default: The maximum number of items on a page if the request has none.
 
     Returns:
         The items of the page, and a dict with the response's ``NextToken``. The dict is empty if there is no next page.
@@ -51,6 +51,8 @@ def page(
     Raises:
         ServiceError: the token was not created by this endpoint for a list in this order.
     """
+    descending, token = request.get("SortOrder") == "Descending", request.get("NextToken")
+    most = int(request.get("MaxResults") or default)
     left = sorted(found, key=key, reverse=descending)
     if token is not None:
         last = _read(token)

@@ -16,9 +16,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.system import files
 from estimators.job.errors import ConfigurationError
 from estimators.service.identity import ROLE, role_arn
-from estimators.service.settings import EndpointFiles, Keys, default_bucket, write_private
+from estimators.service.settings import EndpointFiles, Keys, default_bucket
 
 _MARK = "# written by fleetfit serve"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -91,7 +92,7 @@ def write_sdk_config(place: EndpointFiles, address: Address) -> None:
 
     Without this setting, the SDK would send a request to AWS's STS to determine the bucket.
     """
-    write_private(place.sdk_config_file, sdk_config(address))
+    files.replace(place.sdk_config_file, sdk_config(address).encode())
 
 
 def sdk_config(address: Address) -> str:
@@ -127,7 +128,7 @@ def install_sdk_config(place: EndpointFiles, address: Address, path: Path) -> bo
         if path.exists() and not path.read_bytes().startswith(_MARK.encode()):
             return False
         path.parent.mkdir(parents=True, exist_ok=True)
-        write_private(path, _installed(place, address))
+        files.replace(path, _installed(place, address).encode())
     except OSError as error:
         raise ConfigurationError(
             f"the SDK's configuration cannot be written to {path}: {error.strerror}. "
@@ -161,11 +162,8 @@ def user_sdk_config() -> Path:
 # --- the profile ---
 
 
-def write_profile(name: str, address: Address) -> tuple[Path, Path]:
+def write_profile(name: str, address: Address) -> None:
     """Write an AWS profile with the endpoint's addresses and keys.
-
-    Returns:
-        The paths of the configuration file and the credentials file.
 
     Raises:
         ConfigurationError: the name is not valid, a profile of this name exists that fleetfit has not written, or a
@@ -175,10 +173,8 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         raise ConfigurationError(
             f"{name!r} cannot be a profile's name: use letters, digits, '_', '.' and '-', and not 'default'."
         )
-    config = _file("AWS_CONFIG_FILE", "config")
-    credentials = _file("AWS_SHARED_CREDENTIALS_FILE", "credentials")
     _replace(
-        config,
+        _file("AWS_CONFIG_FILE", "config"),
         {
             f"profile {name}": [
                 f"region = {address.region}",
@@ -189,7 +185,7 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
         },
     )
     _replace(
-        credentials,
+        _file("AWS_SHARED_CREDENTIALS_FILE", "credentials"),
         {
             name: [
                 f"aws_access_key_id = {address.keys.access_key}",
@@ -197,7 +193,6 @@ def write_profile(name: str, address: Address) -> tuple[Path, Path]:
             ]
         },
     )
-    return config, credentials
 
 
 def _file(variable: str, name: str) -> Path:
@@ -216,7 +211,7 @@ def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
         for title, lines in sections.items():
             text = _with_section(path, text, title, lines)
         target.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_private(target, text)
+        files.replace(target, text.encode())
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigurationError(
             f"the profile cannot be written to {path}: {error}. `fleetfit serve --no-profile` writes no profile."
@@ -254,7 +249,7 @@ def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
         ConfigurationError: the file cannot be written, or a value contains a line break.
     """
     try:
-        write_private(path, _variables(place, address))
+        files.replace(path, _variables(place, address).encode())
     except OSError as error:
         raise ConfigurationError(f"--env-file {path} cannot be written: {error.strerror}.") from error
 

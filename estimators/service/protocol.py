@@ -7,15 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 import urllib.parse
 import uuid
 from collections.abc import Mapping
 from typing import Any
-from xml.sax.saxutils import escape
 
 from estimators.service.errors import ServiceError, malformed
 from estimators.service.models import Model
+from estimators.service.s3 import documents
 
 #: Target prefix -> botocore's name of the service.
 TARGETS = {"SageMaker": "sagemaker", "Logs_20140328": "logs", "GraniteServiceVersion20100801": "cloudwatch"}
@@ -26,8 +25,6 @@ _FORM = "application/x-www-form-urlencoded"
 #: Maximum number of fields in a form.
 _FORM_FIELDS = 10_000
 _DEPTH = 20
-#: Characters that are not allowed in XML documents.
-_NOT_XML = re.compile("[^\t\n\r -\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +97,7 @@ def parameters(call: Call, model: Model) -> dict[str, Any]:
     """
     if call.json_version is not None:
         return _json_object(call.body)
-    shape = model.input(call.operation)
+    shape = model.inputs[call.operation]
     return {} if shape is None else _structure(model, shape, _tree(_form(call.body)), "", 0)
 
 
@@ -217,16 +214,14 @@ def render(call: Call, model: Model, result: Mapping[str, Any]) -> Answer:
     """Return the response that contains an operation's result."""
     rendered = model.render(call.operation, result)
     if call.json_version is not None:
-        body = _json(rendered) if model.output(call.operation) else b""
+        body = _json(rendered) if model.outputs[call.operation] else b""
         return Answer(200, f"application/x-amz-json-{call.json_version}", body)
-    wrapper = model.result_wrappers[call.operation]
-    inner = _xml(model, model.output(call.operation), rendered)
-    space = escape(str(model.metadata.get("xmlNamespace", "")))
-    text = (
-        f'<{call.operation}Response xmlns="{space}"><{wrapper}>{inner}</{wrapper}>'
-        f"<ResponseMetadata><RequestId>{uuid.uuid4()}</RequestId></ResponseMetadata></{call.operation}Response>"
+    result_node = (model.result_wrappers[call.operation], _xml(model, model.outputs[call.operation], rendered))
+    response: documents.Node = (
+        f"{call.operation}Response",
+        [result_node, ("ResponseMetadata", [("RequestId", str(uuid.uuid4()))])],
     )
-    return Answer(200, "text/xml", text.encode())
+    return Answer(200, "text/xml", documents.write(response, str(model.metadata.get("xmlNamespace", ""))))
 
 
 def _json(value: Mapping[str, Any]) -> bytes:
@@ -243,43 +238,34 @@ def render_error(error: ServiceError, *, json_version: str | None, query_service
         query_service: Whether the service has used the query protocol in the past. Clients of such a service read the
             error from a header.
     """
+    sender = "Sender" if error.status < 500 else "Receiver"
     if json_version is not None:
         body = json.dumps({"__type": error.code, "message": error.message}).encode()
         headers = {"x-amzn-ErrorType": error.code}
         if query_service:
-            headers["x-amzn-query-error"] = f"{error.code};{'Sender' if error.status < 500 else 'Receiver'}"
+            headers["x-amzn-query-error"] = f"{error.code};{sender}"
         return Answer(error.status, f"application/x-amz-json-{json_version}", body, headers)
-    text = (
-        f"<ErrorResponse><Error><Type>{'Sender' if error.status < 500 else 'Receiver'}</Type>"
-        f"<Code>{_escape(error.code)}</Code><Message>{_escape(error.message)}</Message></Error>"
-        f"<RequestId>{uuid.uuid4()}</RequestId></ErrorResponse>"
-    )
-    return Answer(error.status, "text/xml", text.encode("utf-8", "replace"))
+    about = [("Type", sender), ("Code", error.code), ("Message", error.message)]
+    node: documents.Node = ("ErrorResponse", [("Error", about), ("RequestId", str(uuid.uuid4()))])
+    return Answer(error.status, "text/xml", documents.write(node, namespace=""))
 
 
-def _xml(model: Model, name: str | None, value: Any) -> str:
+def _xml(model: Model, name: str | None, value: Any) -> str | list[documents.Node]:
+    """Return the content of the XML element for a value of a shape. Return an empty text if there is no shape."""
     if name is None:
         return ""
     shape = model.shapes[name]
     if shape["type"] == "structure":
-        parts = []
-        for member, reference in shape["members"].items():
-            if member in value:
-                tag = reference.get("locationName", member)
-                parts.append(f"<{tag}>{_xml(model, reference['shape'], value[member])}</{tag}>")
-        return "".join(parts)
+        return [
+            (reference.get("locationName", member), _xml(model, reference["shape"], value[member]))
+            for member, reference in shape["members"].items()
+            if member in value
+        ]
     if shape["type"] == "list":
         tag = shape["member"].get("locationName", "member")
-        return "".join(f"<{tag}>{_xml(model, shape['member']['shape'], item)}</{tag}>" for item in value)
+        return [(tag, _xml(model, shape["member"]["shape"], item)) for item in value]
     if shape["type"] == "timestamp":
-        import datetime
-
-        moment = datetime.datetime.fromtimestamp(value, datetime.timezone.utc)
-        return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
+        return documents.time(round(value * 1000) * 1_000_000)
     if shape["type"] == "boolean":
         return "true" if value else "false"
-    return _escape(str(value))
-
-
-def _escape(text: str) -> str:
-    return escape(_NOT_XML.sub("\N{REPLACEMENT CHARACTER}", text))
+    return str(value)

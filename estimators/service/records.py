@@ -5,10 +5,11 @@ The endpoint's own files in a record are ``service.json`` and ``queued``.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -92,23 +93,13 @@ class Jobs:
 
     def find(self, name: str) -> Job | None:
         """Return a job. Return None if the job does not exist or cannot be read."""
-        record = self.record(name)
-        if record is None:
+        record = JobRecord(jobs_folder(self.home) / name)
+        if not is_job_name(name) or not record.path.is_dir():
             return None
         try:
             return Job(record, self._status(record), self.own(record))
         except (LookupError, RecordError, FileNotFoundError):
             return None  # the record is being removed, or is from a newer fleetfit
-
-    def record(self, name: str) -> JobRecord | None:
-        """Return the record of a job. Return None if the record does not exist.
-
-        The name is validated before it is used in a path.
-        """
-        if not is_job_name(name):
-            return None
-        path = jobs_folder(self.home) / name
-        return JobRecord(path) if path.is_dir() else None
 
     def all(self) -> Iterator[Job]:
         """Yield every job, ordered by name."""
@@ -158,21 +149,26 @@ class Jobs:
             self._own.pop(record.name, None)
             record.write_json(record.asked_file, values)
 
-    def change_own(self, name: str, change: Callable[[Job], Mapping[str, Any]]) -> None:
-        """Replace some members of the data that the endpoint has stored about a job.
+    @contextlib.contextmanager
+    def changing(self, name: str) -> Iterator[tuple[Job, dict[str, Any]]]:
+        """Change the data that the endpoint has stored about a job. The data is written at the end of the block.
 
-        If several threads call this method, their changes are made one after the other.
+        If several threads use this method, their changes are made one after the other.
 
         Args:
             name: The job's name.
-            change: A function that is called with the job and returns the new members.
+
+        Yields:
+            The job, and its data, which the block changes.
 
         Raises:
             ServiceError: the job does not exist.
         """
         with self._changes:
             job = self.get(name)
-            self.write_own(job.record, {**job.own, "request": job.request, **change(job)})
+            own = {**job.own, "request": job.request}
+            yield job, own
+            self.write_own(job.record, own)
 
     def forget(self, name: str) -> None:
         """Remove the cached data of a job that was deleted."""

@@ -14,7 +14,6 @@ from estimators.job.errors import ConfigurationError
 from estimators.service import settings, web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
-from estimators.service.metrics import Metrics
 from estimators.service.profile import Address, job_environment, write_sdk_config
 from estimators.service.queue import EndpointQueue
 from estimators.service.records import Jobs
@@ -76,16 +75,18 @@ class Service:
     def __init__(self, options: Options, tell: Callable[[str], None] = lambda line: None) -> None:
         self.place = EndpointFiles.of(options.home)
         with _explained(self.place):
-            self.keys = self.place.keys()
-            self._lock = locks.take(self.place.lock_file)
-        if self._lock is None:
+            self.place.make()
+            lock = locks.take(self.place.lock_file)
+        if lock is None:
             raise ConfigurationError(
                 f"an endpoint of {self.place.home} is running already. Stop it, or set FLEETFIT_HOME to another folder."
             )
         self._closed = threading.Event()
-        self._started: list[Callable[[], None]] = []
+        self._started = contextlib.ExitStack()
+        self._started.callback(os.close, lock)
         try:
             with _explained(self.place):
+                self.keys = self.place.keys()
                 self._start(options, tell)
         except BaseException:
             self.close()
@@ -93,7 +94,7 @@ class Service:
 
     def _start(self, options: Options, tell: Callable[[str], None]) -> None:
         listener = web.listen(options.port)
-        self._started.append(listener.close)
+        self._started.callback(listener.close)
         self.storage = Storage(self.place, options.s3_folder or self.place.home / "s3", options.s3_port)
         self.storage.start()
         self.address = Address(
@@ -106,24 +107,24 @@ class Service:
         write_sdk_config(self.place, self.address)
         jobs = Jobs(self.place.home, options.region)
         self.queue = EndpointQueue(jobs, options.limit, self._job_environment(), tell)
-        self._started.append(self._end_storage)
+        self._started.callback(self._end_storage)
         training = Training(jobs, self.queue, self.storage, options.local)
         self.tuning = TuningJobs(jobs, self.storage, options.local, self._job_environment())
         endpoint = Endpoint(
             self.keys,
-            operations(training, self.tuning, Logs(jobs, self.keys.secret_key), Metrics(jobs)),
+            operations(training, self.tuning, Logs(jobs, self.keys.secret_key), jobs),
             region=options.region,
         )
         self.queue.start()
         self.tuning.start()
-        self._started.append(self.queue.close)
+        self._started.callback(self.queue.close)
         server = web.Server(endpoint, listener, _GRACE_S)
         server.start()
-        self._started.append(server.close)
+        self._started.callback(server.close)
         watcher = threading.Thread(target=self._watch, name="storage", daemon=True)
         watcher.start()
-        self._started.append(watcher.join)
-        self._started.append(self._closed.set)
+        self._started.callback(watcher.join)
+        self._started.callback(self._closed.set)
 
     def _job_environment(self) -> dict[str, str]:
         return {**job_environment(os.environ, self.address), "FLEETFIT_HOME": str(self.place.home)}
@@ -140,11 +141,7 @@ class Service:
 
     def close(self) -> None:
         """Stop the endpoint. Calls after the first have no effect."""
-        while self._started:
-            self._started.pop()()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._started.close()
 
     def __enter__(self) -> Service:
         return self

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import json
 import os
@@ -11,6 +10,7 @@ import secrets
 import string
 from pathlib import Path
 
+from container.system import files
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
 
@@ -31,53 +31,33 @@ class Keys:
     secret_key: str = dataclasses.field(repr=False)
 
 
-@dataclasses.dataclass(frozen=True)
 class EndpointFiles:
     """The paths of the files of an endpoint.
 
     Attributes:
         home: The path of the endpoint's ``$FLEETFIT_HOME``.
+        folder: The folder that contains the endpoint's files.
+        keys_file: The file with the keys. Only the user can read the file.
+        lock_file: The lock file. The lock is held while an endpoint of this home runs.
+        storage_lock_file: The S3 server's lock file. The lock is held while the S3 server runs, which may be longer
+            than the endpoint runs.
+        storage_file: The file with the S3 server's address.
+        sdk_config_file: The SageMaker SDK's configuration file.
     """
 
-    home: Path
+    def __init__(self, home: Path) -> None:
+        self.home = home
+        self.folder = home / "service"
+        self.keys_file = self.folder / "keys.json"
+        self.lock_file = self.folder / "lock"
+        self.storage_lock_file = self.folder / "s3.lock"
+        self.storage_file = self.folder / "s3.json"
+        self.sdk_config_file = self.folder / "sagemaker.yaml"
 
     @classmethod
-    def of(cls, home: str | os.PathLike[str] | None = None) -> EndpointFiles:
+    def of(cls, home: str | Path | None = None) -> EndpointFiles:
         """Return the files of the endpoint for a home folder. If ``home`` is None, use ``$FLEETFIT_HOME``."""
-        return cls(jobs_folder(os.fspath(home) if home is not None else None).parent)
-
-    @property
-    def folder(self) -> Path:
-        """Return the folder that contains the endpoint's files."""
-        return self.home / "service"
-
-    @property
-    def keys_file(self) -> Path:
-        """Return the path of the file with the keys. Only the user can read the file."""
-        return self.folder / "keys.json"
-
-    @property
-    def lock_file(self) -> Path:
-        """Return the path of the lock file. The lock is held while an endpoint of this home runs."""
-        return self.folder / "lock"
-
-    @property
-    def storage_lock_file(self) -> Path:
-        """Return the path of the S3 server's lock file. The lock is held while the S3 server runs.
-
-        The S3 server may run longer than the endpoint.
-        """
-        return self.folder / "s3.lock"
-
-    @property
-    def storage_file(self) -> Path:
-        """Return the path of the file with the S3 server's address."""
-        return self.folder / "s3.json"
-
-    @property
-    def sdk_config_file(self) -> Path:
-        """Return the path of the SageMaker SDK's configuration file."""
-        return self.folder / "sagemaker.yaml"
+        return cls(jobs_folder(home).parent)
 
     def make(self) -> None:
         """Create the folder of the endpoint's files. Only the user can access the folder.
@@ -95,7 +75,7 @@ class EndpointFiles:
             ) from error
 
     def keys(self) -> Keys:
-        """Return the keys. The first call creates the keys.
+        """Return the keys. The first call, by an endpoint that holds its lock, creates the keys.
 
         Raises:
             ConfigurationError: the file is damaged.
@@ -104,8 +84,7 @@ class EndpointFiles:
         if not self.keys_file.exists():
             access_key = "FLEETFIT" + "".join(secrets.choice(_LETTERS) for _ in range(12))
             made = {"access_key": access_key, "secret_key": secrets.token_hex(20)}
-            with contextlib.suppress(FileExistsError):  # another process has created the keys
-                write_private(self.keys_file, json.dumps(made), replace=False)
+            files.replace(self.keys_file, json.dumps(made).encode())
         os.chmod(self.keys_file, 0o600)
         try:
             values = json.loads(self.keys_file.read_text(encoding="utf-8"))
@@ -143,23 +122,3 @@ def job_arn(region: str, name: str) -> str:
 def tuning_arn(region: str, name: str) -> str:
     """Return the ARN of a hyperparameter tuning job."""
     return f"arn:aws:sagemaker:{region}:{ACCOUNT}:hyper-parameter-tuning-job/{name}"
-
-
-def write_private(path: Path, text: str, *, replace: bool = True) -> None:
-    """Write a file atomically. Only the user can read the file.
-
-    Raises:
-        FileExistsError: the file exists, and ``replace`` is False.
-    """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}")
-    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-            file.write(text)
-        if replace:
-            os.replace(aside, path)
-        else:
-            os.link(aside, path)
-    finally:
-        with contextlib.suppress(FileNotFoundError):
-            aside.unlink()

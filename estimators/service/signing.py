@@ -34,30 +34,19 @@ Headers = Sequence[tuple[str, str]]
 
 
 @dataclasses.dataclass(frozen=True)
-class Scope:
-    """The scope of a signature.
-
-    Attributes:
-        service: The service that the client addresses, such as ``sagemaker`` or ``logs``.
-        region: The region that the client addresses.
-    """
-
-    service: str
-    region: str
-
-
-@dataclasses.dataclass(frozen=True)
 class Claim:
     """The data about a request's signature in the request's headers.
 
     Attributes:
-        scope: The scope of the signature.
+        service: The service that the client addresses, such as ``sagemaker`` or ``logs``.
+        region: The region that the client addresses.
         headers: All headers, as a dict with lower-case names.
         signed: The names of the signed headers.
         signature: The signature, which is not verified yet.
     """
 
-    scope: Scope
+    service: str
+    region: str
     headers: Mapping[str, str]
     signed: Sequence[str]
     signature: str
@@ -108,9 +97,14 @@ def claim(headers: Headers, keys: Keys, now: datetime.datetime, region: str = DE
     if absent:
         raise _incomplete(f"these headers are signed, but missing: {', '.join(absent)}.")
     _check_time(given["x-amz-date"], date, now)
-    scope = Scope(service=service, region=signed_region)
-    _check_region(scope, region)
-    return Claim(scope, given, signed, signature)
+    if signed_region not in (region, _ONE_FOR_ALL.get(service)):
+        raise ServiceError(
+            "InvalidSignatureException",
+            f"Credential should be scoped to a valid region, not '{signed_region}'. (This is a fleetfit endpoint for "
+            f"{region}: use that region in the client, or start `fleetfit serve --region {signed_region}`.)",
+            403,
+        )
+    return Claim(service, signed_region, given, signed, signature)
 
 
 def verify(
@@ -121,8 +115,8 @@ def verify(
     keys: Keys,
     now: datetime.datetime,
     region: str = DEFAULT_REGION,
-) -> Scope:
-    """Verify a request's signature, and return the signature's scope.
+) -> Claim:
+    """Verify a request's signature, and return the data about it.
 
     Args:
         method: The HTTP method.
@@ -137,7 +131,7 @@ def verify(
         ServiceError: the request is not signed, or its key, scope, signature or time is not valid.
     """
     claimed = claim(headers, keys, now, region)
-    given, scope = claimed.headers, claimed.scope
+    given = claimed.headers
     digest = hashlib.sha256(body).hexdigest()
     if given.get("x-amz-content-sha256", digest) != digest:
         raise _mismatch()
@@ -147,13 +141,13 @@ def verify(
         )
         request.context["timestamp"] = given["x-amz-date"]
         request.context["digest"] = digest
-        signer = _Signer(Credentials(keys.access_key, keys.secret_key), scope.service, scope.region)
+        signer = _Signer(Credentials(keys.access_key, keys.secret_key), claimed.service, claimed.region)
         expected = signer.signature(signer.string_to_sign(request, signer.canonical_request(request)), request)
     except ValueError as error:  # raised by urllib, which parses the address
         raise _incomplete(f"the request's address cannot be read: {error}.") from None
     if not hmac.compare_digest(expected, claimed.signature):
         raise _mismatch()
-    return scope
+    return claimed
 
 
 def _single(headers: Headers) -> dict[str, str]:
@@ -169,17 +163,6 @@ def _single(headers: Headers) -> dict[str, str]:
             raise _incomplete(f"the header {lower} comes twice.")
         found[lower] = value
     return found
-
-
-def _check_region(scope: Scope, region: str) -> None:
-    if scope.region == region or scope.region == _ONE_FOR_ALL.get(scope.service):
-        return
-    raise ServiceError(
-        "InvalidSignatureException",
-        f"Credential should be scoped to a valid region, not '{scope.region}'. (This is a fleetfit endpoint for "
-        f"{region}: use that region in the client, or start `fleetfit serve --region {scope.region}`.)",
-        403,
-    )
 
 
 def _check_time(text: str, date: str, now: datetime.datetime) -> None:

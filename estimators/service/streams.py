@@ -209,17 +209,20 @@ class LogStream:
 
     # --- reading ---
 
-    def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20) -> list[LogEvent]:
-        """Return the events from ``start`` to ``stop - 1``. If these events exceed ``most_bytes``, return the first
-        events that fit.
+    def read(self, start: int, stop: int, *, most_bytes: int = 1 << 20, last: bool = False) -> list[LogEvent]:
+        """Return the events from ``start`` to ``stop - 1``.
+
+        If these events exceed ``most_bytes``, return the first events that fit, or the last ones if ``last`` is True.
         """
+        found = list(self._events(start, stop)) if start < stop else []
         spans: list[Span] = []
         total = 0
-        for time_ms, offset, length, source in self._events(start, stop):
+        for time_ms, offset, length, source in reversed(found) if last else found:
             total += length + 26
             if spans and total > most_bytes:
                 break
             spans.append((time_ms, self._sources[source], offset, offset + length))
+        spans = spans[::-1] if last else spans
         texts = {log: (self._label(log), *read) for log, read in read_spans(spans).items()}
         events: list[LogEvent] = []
         for time_ms, log, start, end in spans:

@@ -8,7 +8,7 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from container.system.removing import remove_tree
@@ -177,7 +177,8 @@ class Training:
                 raise invalid(f"a fleetfit endpoint does not support {member}: only AWS has this service.")
         resources = request.get("ResourceConfig")
         if resources is not None:
-            self._jobs.change_own(name, lambda job: {"changes": {**(job.own.get("changes") or {}), **resources}})
+            with self._jobs.changing(name) as (_, own):
+                own["changes"] = {**(own.get("changes") or {}), **resources}
         return {"TrainingJobArn": self._jobs.arn(name)}
 
     # --- the list ---
@@ -190,50 +191,38 @@ class Training:
         shown, more = page(
             (job for job in self._jobs.all() if _matches(job, request)),
             _SORTED[request.get("SortBy", "CreationTime")],
-            request.get("NextToken"),
-            int(request.get("MaxResults") or 10),
-            descending=request.get("SortOrder") == "Descending",
+            request,
         )
-        return {"TrainingJobSummaries": [self._summary(job) for job in shown], **more}
-
-    def _summary(self, job: Job) -> dict[str, Any]:
-        return {**job.status, "TrainingJobArn": self._jobs.arn(job.name)}
+        summaries = [{**job.status, "TrainingJobArn": self._jobs.arn(job.name)} for job in shown]
+        return {"TrainingJobSummaries": summaries, **more}
 
     # --- tags ---
 
     def list_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a ListTags request."""
         tags = self._of_arn(request["ResourceArn"]).tags
-        shown, more = page(
-            tags, lambda tag: (tag["Key"],), request.get("NextToken"), int(request.get("MaxResults") or _MOST_TAGS)
-        )
+        shown, more = page(tags, lambda tag: (tag["Key"],), request, default=_MOST_TAGS)
         return {"Tags": shown, **more}
 
     def add_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer an AddTags request. A tag with an existing key replaces the existing value."""
         check_tags(request["Tags"])
-        added = {tag["Key"]: tag["Value"] for tag in request["Tags"]}
-        return {"Tags": self._change_tags(request["ResourceArn"], lambda there: {**there, **added})}
+        return {"Tags": self._change_tags(request["ResourceArn"], added=request["Tags"])}
 
     def delete_tags(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a DeleteTags request."""
-        gone = set(request["TagKeys"])
-        self._change_tags(
-            request["ResourceArn"], lambda there: {key: value for key, value in there.items() if key not in gone}
-        )
+        self._change_tags(request["ResourceArn"], removed=request["TagKeys"])
         return {}
 
-    def _change_tags(self, arn: str, change: Callable[[Mapping[str, str]], Mapping[str, str]]) -> list[dict[str, str]]:
-        tags: list[dict[str, str]] = []
-
-        def changed(job: Job) -> dict[str, Any]:
-            values = change({tag["Key"]: tag["Value"] for tag in job.tags})
-            if len(values) > _MOST_TAGS:
+    def _change_tags(
+        self, arn: str, added: Iterable[Mapping[str, str]] = (), removed: Iterable[str] = ()
+    ) -> list[dict[str, str]]:
+        with self._jobs.changing(self._of_arn(arn).name) as (job, own):
+            values = {tag["Key"]: tag["Value"] for tag in (*job.tags, *added)}
+            tags = [{"Key": key, "Value": value} for key, value in values.items() if key not in removed]
+            if len(tags) > _MOST_TAGS:
                 raise invalid(f"a training job has at most {_MOST_TAGS} tags.")
-            tags.extend({"Key": key, "Value": value} for key, value in values.items())
-            return {"tags": tags}
-
-        self._jobs.change_own(self._of_arn(arn).name, changed)
+            own["tags"] = tags
         return tags
 
     def _of_arn(self, arn: str) -> Job:

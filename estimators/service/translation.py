@@ -54,21 +54,6 @@ REFUSED_FOR_PROCESSES: Mapping[str, str] = {
     "EnableNetworkIsolation": "processes of this machine share its network",
 }
 
-#: Members that are accepted, stored and described, but have no effect here, with the reason.
-WITHOUT_EFFECT: Mapping[str, str] = {
-    "AlgorithmSpecification.EnableSageMakerMetricsTimeSeries": "all metrics are kept",
-    "AlgorithmSpecification.TrainingImageConfig": "images are this machine's",
-    "DebugHookConfig": "the SDK 2.x sends it with every job; tensors are not collected",
-    "EnableManagedSpotTraining": "the job runs at once and is not interrupted; MaxWaitTimeInSeconds limits the wait in "
-    "the queue",
-    "ExperimentConfig": "SageMaker Experiments is a service of AWS",
-    "ProfilerConfig": "the SDK 2.x sends it with every job; jobs are not profiled",
-    "ResourceConfig.VolumeSizeInGB": "jobs share the machine's disk",
-    "RetryStrategy": "these retries are for failures of AWS's platform",
-    "RoleArn": "jobs of a fleetfit endpoint assume no role",
-    "StoppingCondition.MaxPendingTimeInSeconds": "this limit belongs to training plans",
-}
-
 #: Hyperparameters of the SDK 2.x that select launchers that are not available here.
 _FOREIGN_LAUNCHERS = {
     "sagemaker_distributed_dataparallel_enabled": "smdistributed's data parallel library is part of AWS's images",

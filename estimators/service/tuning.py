@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from estimators.client import launch
 from estimators.job.errors import BackendError, ConfigurationError, JobExistsError, JobNotFoundError
-from estimators.records.record import JobRecord
 from estimators.service import settings
 from estimators.service.errors import ServiceError, invalid
-from estimators.service.paging import Item, Key, matches, page
+from estimators.service.paging import matches, page
 from estimators.service.records import Jobs
 from estimators.service.source import bring_source
 from estimators.service.storage import Storage
@@ -87,15 +86,12 @@ class TuningJobs:
             running.check_possible(tuning, self._jobs.home)
             asked = trial_request_of(name, definition, tuning, request.get("Tags"))
             spec, options = translate(asked, self._local)
-
-            def fill(template: JobRecord) -> None:
+            with running.creating(
+                tuning, estimator="Estimator", request=request, home=self._jobs.home, env=self._environment
+            ) as template:
                 bring_source(spec, template, self._storage)
                 launch.fill(template, spec, options, None, time.time())
                 template.write_json(template.asked_file, {"request": asked})
-
-            running.create(
-                tuning, fill, estimator="Estimator", request=request, home=self._jobs.home, env=self._environment
-            )
         except JobExistsError:
             raise ServiceError(
                 "ResourceInUse",
@@ -151,7 +147,7 @@ class TuningJobs:
         found = [(record, record.status()) for record in self._records()]
         found = [(record, status) for record, status in found if status and _matches(status, request)]
         key = _SORTED[request.get("SortBy", "Name")]
-        shown, more = _page(found, lambda item: key(item[1]), request)
+        shown, more = page(found, lambda item: key(item[1]), request)
         summaries = []
         for record, status in shown:
             config = record.read("request")["HyperParameterTuningJobConfig"]
@@ -174,7 +170,7 @@ class TuningJobs:
         by = request.get("SortBy", "Name")
         if by == "FinalObjectiveMetricValue":  # SageMaker returns only jobs that have a value
             found = [item for item in found if "FinalHyperParameterTuningJobObjectiveMetric" in item]
-        shown, more = _page(found, lambda item: (_VALUE_OF[by](item), item["TrainingJobName"]), request)
+        shown, more = page(found, lambda item: (_VALUE_OF[by](item), item["TrainingJobName"]), request)
         return {"TrainingJobSummaries": [self._with_arn(item) for item in shown], **more}
 
     # --- inside ---
@@ -202,13 +198,6 @@ class TuningJobs:
 
     def _with_arn(self, summary: Mapping[str, Any]) -> dict[str, Any]:
         return {**summary, "TrainingJobArn": self._jobs.arn(summary["TrainingJobName"])}
-
-
-def _page(
-    found: Iterable[Item], key: Callable[[Item], Key], request: Mapping[str, Any]
-) -> tuple[list[Item], dict[str, str]]:
-    descending = request.get("SortOrder") == "Descending"
-    return page(found, key, request.get("NextToken"), int(request.get("MaxResults") or 10), descending=descending)
 
 
 def _matches(status: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

@@ -11,7 +11,6 @@ import logging
 import os
 import socket
 import threading
-from types import TracebackType
 from typing import Any
 
 import anyio
@@ -186,7 +185,5 @@ class Server:
         self.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from typing import Any
 
@@ -12,7 +13,6 @@ from estimators.backends.sagemaker.tuning import SageMakerTuning
 from estimators.client import launch
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, UnsupportedError
 from estimators.job.request import JobOptions, TrainingJobSpec
-from estimators.records.record import JobRecord
 from estimators.tuning import running
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord
@@ -56,17 +56,16 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
     definition = {member: given(member, value) for member, value in definition.items()}
     trial = TrainingJobSpec.from_request(trial_request_of(name, definition, spec))
 
-    def fill(template: JobRecord) -> None:
-        launch.fill(template, trial, options, None, time.time())
-
-    try:
-        return running.create(
+    # If another process has created the record meanwhile, use this record.
+    with (
+        contextlib.suppress(JobExistsError),
+        running.creating(
             spec,
-            fill,
             estimator="Estimator",
             request=request_of(spec, trial.to_request()),
             env=supervisor_environment(session),
             own={"taken": True},
-        )
-    except JobExistsError:
-        return TuningRecord.open(name)  # another process has created the record
+        ) as template,
+    ):
+        launch.fill(template, trial, options, None, time.time())
+    return TuningRecord.open(name)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import datetime
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from container.contract.hyperparameters import decode_value
 from container.contract.names import suggests_arguments
 from estimators.tuning.record import TuningRecord
 
@@ -165,10 +165,7 @@ def _typed(text: str) -> Any:
 
     A JSON string is decoded. Return any other text unchanged.
     """
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    value = decode_value(text)
     if isinstance(value, bool) or not isinstance(value, int | float | str):
         return text
     return float(value) if isinstance(value, int) else value

@@ -367,29 +367,15 @@ class TuningSpec:
     def limit(self) -> int:
         """Return the maximum number of trials."""
         if self.strategy == "Grid":
-            points = math.prod(len(values) for values in self.grid().values())
+            points = tuning_ranges.size(self.parameter_ranges) or 1
             return points if self.max_jobs is None else min(points, self.max_jobs)
         if self.strategy == "PBT":
             return (self.max_jobs or 1) // self.members.size * self.members.size
         return self.max_jobs or 1
 
-    def grid(self) -> dict[str, list[Any]]:
-        """Return the values of each hyperparameter in a grid.
-
-        A categorical hyperparameter has its choices, as strings. An integer hyperparameter has all whole numbers of its
-        range.
-        """
-        found: dict[str, list[Any]] = {}
-        for name, kind, item in tuning_ranges.items(self.parameter_ranges):
-            if kind == "Categorical":
-                found[name] = list(item["Values"])
-            else:
-                found[name] = list(range(int(item["MinValue"]), int(item["MaxValue"]) + 1))
-        return found
-
     def points(self) -> list[dict[str, Any]]:
         """Return the points of a grid in order. Each point has a value for each hyperparameter."""
-        grid = self.grid()
+        grid = tuning_ranges.choices(self.parameter_ranges) or {}
         return [dict(zip(grid, point, strict=True)) for point in itertools.product(*grid.values())]
 
     def better(self, one: float, other: float) -> bool:

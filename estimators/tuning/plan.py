@@ -54,9 +54,6 @@ class TuningPlan:
             return "\n".join([*lines, "", "request (CreateHyperParameterTuningJob):", asked])
         return "\n".join([*lines, "", "each trial:", self.trial.text()])
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return self.text()
 

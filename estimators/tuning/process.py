@@ -15,26 +15,11 @@ from pathlib import Path
 
 from container.system import locks
 from estimators.job.errors import FleetfitError
-from estimators.records.private_files import give_back, is_full
+from estimators.records.private_files import give_back, is_full, open_private
 from estimators.tuning.record import TuningRecord, is_terminal
 
-#: How long to try to acquire a lock that another process holds, and the interval between the tries, in seconds. If the
-#: lock is held for longer, its owner is another process of the same tuning job.
-_LOOKS_S, _PACE_S = 1.0, 0.01
 #: How long a tuning job waits before it retries on a full disk, in seconds.
 _AGAIN_S = 2.0
-
-
-def _take(path: Path) -> int | None:
-    """Acquire the lock of a tuning job.
-
-    A reader also acquires the lock for a moment, to check whether the tuning job's process is running. Return None if
-    other processes hold the lock for ``_LOOKS_S`` seconds.
-    """
-    until = time.monotonic() + _LOOKS_S
-    while (lock := locks.take(path)) is None and time.monotonic() < until:
-        time.sleep(_PACE_S)
-    return lock
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -45,8 +30,8 @@ def main(argv: list[str] | None = None) -> int:
     os.umask(0o077)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     record = TuningRecord(Path(arguments.record))
-    lock = _take(record.lock_file)
-    if lock is None or is_terminal(record.status()):
+    lock = open_private(record.lock_file, os.O_RDWR | os.O_CREAT)
+    if not locks.take_from_askers(lock) or is_terminal(record.status()):
         return 0
     while True:
         try:

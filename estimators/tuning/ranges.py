@@ -4,9 +4,8 @@ requests.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 from container.contract import hyperparameters as codec
@@ -212,6 +211,30 @@ def items(request: Mapping[str, Any]) -> Iterator[tuple[str, str, Mapping[str, A
             yield str(item["Name"]), kind, item
 
 
+def choices(request: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
+    """Return all values of each range in a request's ``ParameterRanges``. Return None if a range is continuous.
+
+    A categorical range has its choices, as strings. An integer range has all its whole numbers.
+    """
+    found: dict[str, Sequence[Any]] = {}
+    for name, kind, item in items(request):
+        if kind == "Categorical":
+            found[name] = list(item["Values"])
+        elif kind == "Integer":
+            found[name] = range(int(item["MinValue"]), int(item["MaxValue"]) + 1)
+        elif item["MinValue"] != item["MaxValue"] or item.get("ScalingType") == "ReverseLogarithmic":
+            return None
+        else:
+            found[name] = [float(item["MinValue"])]
+    return found
+
+
+def size(request: Mapping[str, Any]) -> int | None:
+    """Return the number of points in a request's ``ParameterRanges``. Return None if a range is continuous."""
+    found = choices(request)
+    return math.prod(len(values) for values in found.values()) if found is not None else None
+
+
 def examples(given: ParameterRange) -> list[Any]:
     """Return values of a range that have the types of all its values."""
     if isinstance(given, CategoricalParameter):
@@ -278,10 +301,7 @@ def _choice(name: str, text: str) -> Any:
 
 def _decoded(text: str) -> Any:
     """Decode a value that is written as JSON. Return other texts unchanged."""
-    try:
-        value = json.loads(text)
-    except ValueError:
-        return text
+    value = codec.decode_value(text)
     return value if isinstance(value, str | int | float) and value == value else text
 
 

@@ -8,7 +8,6 @@ for other readers. The file ``lock`` is locked by the tuning job's process.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 from pathlib import Path
@@ -39,10 +38,27 @@ class TuningRecord:
 
     Attributes:
         path: The record's folder.
+        name: The tuning job's name.
+        home: The folder that ``FLEETFIT_HOME`` names.
+        template: The record that is the template of the trials' jobs.
+        journal: The path of Optuna's journal of the study.
+        log: The path of the log of the tuning job's process.
+        lock_file: The path of the lock file. The tuning job's process holds the lock.
+        reserve_file: The path of the file that reserves disk space. If the disk is full, the file is made smaller, so
+            that the record can still be written.
+        stop_file: The path of the file that a client creates to request a stop of the tuning job.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.name = path.name
+        self.home = path.parent.parent
+        self.template = JobRecord(path / "template")
+        self.journal = path / "study.journal"
+        self.log = path / "tuner.log"
+        self.lock_file = path / "lock"
+        self.reserve_file = path / ".reserve"
+        self.stop_file = path / "stop"
 
     def __repr__(self) -> str:
         return f"TuningRecord({str(self.path)!r})"
@@ -73,15 +89,17 @@ class TuningRecord:
             reserve(cls(aside).reserve_file)
         return cls(aside)
 
-    def publish(self, name: str) -> None:
-        """Move a staged record to its final path. The move is atomic, so that only one of several creators succeeds.
+    def publish(self, name: str) -> TuningRecord:
+        """Move a staged record to its final path, and return the record at this path.
+
+        The move is atomic, so that only one of several creators succeeds.
 
         Raises:
             JobExistsError: the name is already used.
         """
         path = self.path.with_name(name)
         publish(self.path, path, _taken(path))
-        self.path = path
+        return TuningRecord(path)
 
     def discard(self) -> None:
         """Remove a record that has not been published."""
@@ -100,49 +118,6 @@ class TuningRecord:
             hint = f" Did you mean {guess!r}?" if guess else ""
             raise JobNotFoundError(f"there is no tuning job {shown(name)} under {path.parent}.{hint}")
         return cls(path)
-
-    @property
-    def name(self) -> str:
-        """Return the tuning job's name."""
-        return self.path.name
-
-    @property
-    def home(self) -> Path:
-        """Return the folder that ``FLEETFIT_HOME`` names."""
-        return self.path.parent.parent
-
-    @property
-    def template(self) -> JobRecord:
-        """Return the record that is the template of the trials' jobs."""
-        return JobRecord(self.path / "template")
-
-    @property
-    def journal(self) -> Path:
-        """Return the path of Optuna's journal of the study."""
-        return self.path / "study.journal"
-
-    @property
-    def log(self) -> Path:
-        """Return the path of the log of the tuning job's process."""
-        return self.path / "tuner.log"
-
-    @property
-    def lock_file(self) -> Path:
-        """Return the path of the lock file. The tuning job's process holds the lock."""
-        return self.path / "lock"
-
-    @property
-    def reserve_file(self) -> Path:
-        """Return the path of the file that reserves disk space.
-
-        If the disk is full, the file is made smaller, so that the record can still be written.
-        """
-        return self.path / ".reserve"
-
-    @property
-    def stop_file(self) -> Path:
-        """Return the path of the file that a client creates to request a stop of the tuning job."""
-        return self.path / "stop"
 
     @property
     def is_managed(self) -> bool:
@@ -196,12 +171,6 @@ class TuningRecord:
         """Request that the tuning job's process stops the trials and exits."""
         with explained(self.stop_file, "write"):
             os.close(os.open(self.stop_file, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
-
-    def log_tail(self, size: int = 2000) -> str:
-        """Return the last ``size`` bytes of the log of the tuning job's process."""
-        with contextlib.suppress(OSError):
-            return self.log.read_bytes()[-size:].decode("utf-8", "replace").strip()
-        return ""
 
 
 def is_terminal(status: dict[str, Any]) -> bool:

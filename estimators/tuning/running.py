@@ -8,14 +8,14 @@ import contextlib
 import os
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from container.contract import rules
 from estimators.client import launch
 from estimators.job.errors import BackendError, JobUnreachableError, UnsupportedError
-from estimators.records.private_files import open_private
+from estimators.records.private_files import open_private, tail
 from estimators.records.record import JobRecord
 from estimators.tuning.config import TuningSpec
 from estimators.tuning.record import TuningRecord, is_terminal
@@ -50,27 +50,31 @@ def check_possible(spec: TuningSpec, home: str | Path | None = None) -> None:
         TuningRecord.open(parent["HyperParameterTuningJobName"], home)
 
 
-def create(
+@contextlib.contextmanager
+def creating(
     spec: TuningSpec,
-    fill: Callable[[JobRecord], None],
     *,
     estimator: str,
     request: Mapping[str, Any],
     home: str | Path | None = None,
     env: Mapping[str, str] | None = None,
     own: Mapping[str, Any] | None = None,
-) -> TuningRecord:
-    """Create the record of a tuning job and start its process.
+) -> Iterator[JobRecord]:
+    """Create the record of a tuning job, and start its process at the end of the ``with`` block.
+
+    If the block raises an error, the record is removed.
 
     Args:
         spec: The spec of the search.
-        fill: The function that writes the content of the template. Its argument is the empty template.
         estimator: The name of the estimator's class, for :meth:`HyperparameterTuner.attach`.
         request: The tuning job as a CreateHyperParameterTuningJob request.
         home: The folder to use instead of ``$FLEETFIT_HOME``.
         env: The environment of the tuning job's process, which the trials inherit. None to use this process's
             environment.
         own: Additional values for the tuning job's process. They are stored in the status under ``Fleetfit``.
+
+    Yields:
+        The empty template, whose content the block writes.
 
     Raises:
         ConfigurationError: the name is not valid.
@@ -97,17 +101,15 @@ def create(
                 "Fleetfit": {"pid": None, **(own or {})},
             },
         )
-        template = record.template
         try:
-            fill(template)
+            yield record.template
         finally:
-            template.release()
-        record.publish(spec.name)
+            record.template.release()
+        published = record.publish(spec.name)
     except BaseException:
         record.discard()
         raise
-    start(record, env)
-    return record
+    start(published, env)
 
 
 def start(record: TuningRecord, env: Mapping[str, str] | None = None) -> subprocess.Popen[bytes]:
@@ -166,44 +168,35 @@ def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
         ensure(record, env)
 
 
-def wait(
-    record: TuningRecord,
-    changed: Callable[[], None] = lambda: None,
-    timeout: float | None = None,
-    env: Mapping[str, str] | None = None,
-) -> dict[str, Any]:
-    """Wait until a tuning job has ended, and return its status.
+def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Yield at first and after each change of a tuning job's record, until the tuning job has ended.
 
     Args:
         record: The tuning job's record.
-        changed: The function that is called when the record has changed.
         timeout: The number of seconds after which to stop waiting. The tuning job then continues. None for no limit.
         env: The environment of the tuning job's process if the process has to be restarted.
-
-    Returns:
-        The tuning job's status.
 
     Raises:
         JobUnreachableError: the tuning job's process ends repeatedly.
         TimeoutError: the tuning job has not ended after ``timeout`` seconds.
     """
     deadline = time.monotonic() + timeout if timeout is not None else None
-    stamp: Any = None
+    stamp: Any = ()
     own: subprocess.Popen[bytes] | None = None
     started: list[float] = []
     while True:
         now = record.status()
         if now.get("LastModifiedTime") != stamp:
             stamp = now.get("LastModifiedTime")
-            changed()
+            yield
         if is_terminal(now):
-            return now
+            return
         if (own is None or own.poll() is not None) and not _comes_up(record) and not record.is_supervised():
             started = [when for when in started if time.monotonic() - when < _SOON] + [time.monotonic()]
             if len(started) > _TRIES:
                 raise JobUnreachableError(
                     f"the process of tuning job {record.name!r} keeps ending unexpectedly; its log is {record.log}:\n"
-                    f"{record.log_tail()}"
+                    f"{tail(record.log, 2000).strip()}"
                 )
             own = ensure(record, env)
         if deadline is not None and time.monotonic() > deadline:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-import math
 import random
 import warnings
 from collections.abc import Collection, Mapping, Sequence
@@ -160,12 +159,6 @@ def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
         study.enqueue_trial(point)
 
 
-def size(parameter_ranges: Mapping[str, Any]) -> int | None:
-    """Return the number of points in a search space. Return None if a range is continuous."""
-    choices = _choices(parameter_ranges)
-    return math.prod(len(values) for values in choices.values()) if choices is not None else None
-
-
 def enqueue_new_point(
     study: optuna.Study, parameter_ranges: Mapping[str, Any], taken: Collection[tuple[str, ...]], draw: random.Random
 ) -> None:
@@ -179,24 +172,10 @@ def enqueue_new_point(
         taken: The points that have a trial. Each point is a tuple of its values as strings, in the order of the ranges.
         draw: The source of random numbers.
     """
-    choices = _choices(parameter_ranges) or {}
+    choices = ranges.choices(parameter_ranges) or {}
     points = itertools.islice(itertools.product(*choices.values()), len(taken) + _NEW_POINTS)
     new = [point for point in points if tuple(map(str, point)) not in taken]
     study.enqueue_trial(dict(zip(choices, draw.choice(new), strict=True)))
-
-
-def _choices(parameter_ranges: Mapping[str, Any]) -> dict[str, Sequence[Any]] | None:
-    found: dict[str, Sequence[Any]] = {}
-    for name, kind, item in ranges.items(parameter_ranges):
-        if kind == "Categorical":
-            found[name] = list(item["Values"])
-        elif kind == "Integer":
-            found[name] = range(int(item["MinValue"]), int(item["MaxValue"]) + 1)
-        elif item["MinValue"] != item["MaxValue"] or item.get("ScalingType") == "ReverseLogarithmic":
-            return None
-        else:
-            found[name] = [float(item["MinValue"])]
-    return found
 
 
 def _cut_torn_line(journal: Path) -> None:

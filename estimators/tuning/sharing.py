@@ -5,7 +5,7 @@ from jobs.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from estimators.client.resizing import resize, staying
@@ -31,26 +31,20 @@ class Sharing:
         bounds: The limits for a trial's hosts.
         began: When the tuning job began, in seconds since the epoch.
         lasts_s: The number of seconds from the start of the tuning job to the deadline.
-        tell: The function that is called after each attempt to move hosts. Its argument is the reason why hosts could
-            not be moved, or None.
+
+    Attributes:
+        hosts: The number of hosts that each trial had at the last check, including hosts that are about to leave.
+        trouble: The reason why hosts could not be moved at the last check, or None.
     """
 
-    def __init__(
-        self,
-        config: SharedFleetConfig,
-        bounds: Bounds,
-        began: float,
-        lasts_s: float,
-        tell: Callable[[str | None], None],
-    ) -> None:
+    def __init__(self, config: SharedFleetConfig, bounds: Bounds, began: float, lasts_s: float) -> None:
         self._config = config
         self._bounds = bounds
         self._began = began
         self._lasts_s = lasts_s
-        self._tell = tell
         self._looked_at = self._shared_at = 0.0
-        #: The number of hosts that each trial had at the last check, including hosts that are about to leave.
         self.hosts: dict[int, int] = {}
+        self.trouble: str | None = None
         self._shared_among: frozenset[int] = frozenset()
         self._wanted = Shares({}, ())
 
@@ -92,7 +86,7 @@ class Sharing:
         Add free hosts to trials that should have more hosts.
         """
         free = self._config.hosts - sum(max(one.hosts, self._bounds.least) for one in standings)
-        trouble: str | None = None
+        self.trouble = None
         for number, wanted in self._wanted.hosts.items():
             if number not in running or running[number].stopping is not None:
                 continue
@@ -107,8 +101,7 @@ class Sharing:
                 resize(job, size)
                 free -= max(0, size - there)
             except (ConfigurationError, JobUnreachableError) as error:  # tried again at the next check
-                trouble = f"training job {job.name}: {error}"
-        self._tell(trouble)
+                self.trouble = f"training job {job.name}: {error}"
 
     def _standings(self, running: Iterable[int], values: Mapping[int, float | None]) -> list[Standing]:
         return [Standing(number, self.hosts.get(number, 0), values.get(number)) for number in running]

@@ -218,7 +218,7 @@ class Tuning:
         if not self.spec.repeats and self.spec.strategy != "PBT":
             names = [name for name, _, _ in ranges.items(parameter_ranges)]
             taken = {tuple(row["values"].get(name, "") for name in names) for row in self.rows.values()}
-            size = search.size(parameter_ranges)
+            size = ranges.size(parameter_ranges)
             if size is not None and len(taken) >= size:
                 return None
             trial = self.study.ask()
@@ -451,14 +451,7 @@ class Tuning:
         template = TrainingJobSpec.from_request(self.record.template.read_request())
         least = template.instance_count
         most = getattr(template.strategy, "max_hosts", None) or least
-
-        def tell(trouble: str | None) -> None:
-            own = self.status["Fleetfit"]
-            if trouble != own.get("not_shared"):
-                own["not_shared"] = trouble
-                self._write_status()
-
-        return Sharing(config, Bounds(least=least, most=most), self.created, lasts, tell)
+        return Sharing(config, Bounds(least=least, most=most), self.created, lasts)
 
     def _last_values(self) -> dict[int, float | None]:
         sign = 1.0 if self.spec.maximize else -1.0
@@ -471,7 +464,11 @@ class Tuning:
         Returns:
             Whether the number of a trial's hosts has changed.
         """
-        for number in sharing.share(self.running, self._last_values()):
+        stopped = sharing.share(self.running, self._last_values())
+        if sharing.trouble != self.status["Fleetfit"].get("not_shared"):
+            self.status["Fleetfit"]["not_shared"] = sharing.trouble
+            self._write_status()
+        for number in stopped:
             running = self.running[number]
             if running.stopping is None:
                 running.stopping = "pruned: its hosts went to better trials"

@@ -8,7 +8,6 @@ import re
 import sys
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -32,7 +31,7 @@ from estimators.job.errors import (
 )
 from estimators.job.inputs import Inputs
 from estimators.job.naming import base_of_name
-from estimators.records.record import JobRecord
+from estimators.records.record import jobs_folder
 from estimators.tuning import ranges, running, trials
 from estimators.tuning.analytics import HyperparameterTuningJobAnalytics, describe
 from estimators.tuning.config import (
@@ -361,22 +360,19 @@ class HyperparameterTuner:
         draft.check()
         for warning in draft.warnings:
             warn(warning, PreflightWarning)
-
-        def fill(template: JobRecord) -> None:
+        with running.creating(
+            spec,
+            estimator=type(self.estimator).__name__,
+            request=request_of(spec, draft.spec.to_request()),
+            env=draft.env,
+        ) as template:
             backend = backends.load(draft.options.backend)
             options = dataclasses.replace(draft.options, backend_options=backend.patient(draft.options))
             launch.fill(template, draft.spec, options, draft.source, time.time())
             found = backend.found(draft.spec)
             if found is not None:
                 template.write_json(template.found_file, found)
-
-        self.latest_tuning_job = running.create(
-            spec,
-            fill,
-            estimator=type(self.estimator).__name__,
-            request=request_of(spec, draft.spec.to_request()),
-            env=draft.env,
-        )
+        self.latest_tuning_job = TuningRecord.open(name)
 
     def _spec(self, name: str) -> TuningSpec:
         hyperband = self.strategy_config.hyperband_strategy_config if self.strategy_config is not None else None
@@ -571,11 +567,13 @@ class HyperparameterTuner:
         record = self._record()
         show = NotebookDisplay(record) if in_jupyter(sys.stdout) else TrialLines(record)
         try:
-            status = running.wait(record, show.changed, timeout, env=self._env())
+            for _ in running.follow(record, timeout, self._env()):
+                show.changed()
         except KeyboardInterrupt:
             text = f"tuning job {record.name} continues; stop_tuning_job() stops it."
             write_text(sys.stderr, f"{text}\n")
             raise told_interrupt(text) from None
+        status = record.status()
         if status["HyperParameterTuningJobStatus"] == "Failed":
             raise failure(record, status)
 
@@ -610,7 +608,8 @@ class HyperparameterTuner:
         if record.is_managed:  # creates local records of the jobs from the service's data
             session = self.estimator.settings.sagemaker_session
             return [find_job(row["job"], session) for row in record.trials()]
-        return [TrainingJob.attach(row["job"], record.home) for row in record.trials() if _started(record.home, row)]
+        names = [row["job"] for row in record.trials()]
+        return [TrainingJob.attach(name, record.home) for name in names if (jobs_folder(record.home) / name).is_dir()]
 
     def deploy(self, *_: Any, **__: Any) -> Any:
         """Raise UnsupportedError, because fleetfit does not deploy models.
@@ -660,7 +659,3 @@ class HyperparameterTuner:
 def _check_estimator(where: str, value: Any) -> None:
     if not isinstance(value, Estimator):
         raise ConfigurationError(f"{where}(estimator=…) must be an estimator; got {shown(value)}.")
-
-
-def _started(home: Path, row: Mapping[str, Any]) -> bool:
-    return (home / "jobs" / str(row["job"])).is_dir()

@@ -28,7 +28,7 @@ _ANYTHING = st.recursive(
 @functools.cache
 def requests(model: Model, operation: str) -> st.SearchStrategy[Any]:
     """Parameters of an operation: mostly as the model says, with something wrong now and then."""
-    name = model.input(operation)
+    name = model.inputs[operation]
     return st.just({}) if name is None else _shape(model, name, 0)
 
 

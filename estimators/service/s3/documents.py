@@ -20,14 +20,14 @@ _LATEST = 253402300799
 _FORBIDDEN = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
 
-def write(root: Node, namespace: bool = True) -> bytes:
+def write(root: Node, namespace: str = _NAMESPACE) -> bytes:
     """Return a document as XML. Characters that XML forbids are replaced.
 
     If the client requests URL encoding, the caller has already encoded these characters.
     """
     element = _element(root)
     if namespace:
-        element.set("xmlns", _NAMESPACE)
+        element.set("xmlns", namespace)
     text: str = ET.tostring(element, encoding="unicode")
     return f'<?xml version="1.0" encoding="UTF-8"?>\n{text}'.encode()
 

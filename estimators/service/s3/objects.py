@@ -21,9 +21,9 @@ import os
 import threading
 import time
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from estimators.service.errors import ServiceError
 from estimators.service.s3.keys import Bucket
@@ -75,27 +75,9 @@ class Described:
     headers: Mapping[str, str]
 
 
-class _EtagCache:
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._noted: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
-
-    def get(self, key: tuple[int, ...]) -> bytes | None:
-        with self._lock:
-            return self._noted.get(key)
-
-    def put(self, key: tuple[int, ...], value: bytes) -> None:
-        with self._lock:
-            self._noted[key] = value
-            while len(self._noted) > _REMEMBERED:
-                self._noted.popitem(last=False)
-
-
-_memory = _EtagCache()
-
-#: The check of a checksum: a function that receives the content, a function that returns the checksum, the expected
-#: checksum or None, and the name of the header with the expected checksum.
-_Check = tuple[Callable[[bytes], None], Callable[[], bytes], "str | None", str]
+#: The metadata of files that cannot store it.
+_memory: collections.OrderedDict[tuple[int, ...], bytes] = collections.OrderedDict()
+_remembering = threading.Lock()
 
 
 def own_headers(headers: Mapping[str, str]) -> dict[str, str]:
@@ -170,54 +152,56 @@ def receive(body: BinaryIO, file: BinaryIO, headers: Mapping[str, str], digest: 
         ServiceError: a checksum does not match.
     """
     md5 = hashlib.md5(usedforsecurity=False)
-    checks: list[_Check] = [(md5.update, md5.digest, headers.get("content-md5"), "Content-MD5")]
-    for algorithm in ("sha1", "sha256"):
-        if (expected := headers.get(name := f"x-amz-checksum-{algorithm}")) is not None:
-            other = hashlib.new(algorithm, usedforsecurity=False)
-            checks.append((other.update, other.digest, expected, name))
-    if (expected := headers.get(name := "x-amz-checksum-crc32")) is not None:
-        crc = _Crc32()
-        checks.append((crc.update, crc.digest, expected, name))
+    hashes: dict[str, Any] = {
+        "content-md5": md5,
+        "x-amz-checksum-sha1": hashlib.sha1(usedforsecurity=False),
+        "x-amz-checksum-sha256": hashlib.sha256(),
+        "x-amz-checksum-crc32": _Crc32(),
+    }
+    hashes = {name: one for name, one in hashes.items() if one is md5 or name in headers}
     signed = hashlib.sha256() if len(digest) == 64 else None
     while chunk := body.read(CHUNK):
-        for update, *_ in checks:
-            update(chunk)
+        for one in hashes.values():
+            one.update(chunk)
         if signed is not None:
             signed.update(chunk)
         file.write(chunk)
     if signed is not None and signed.hexdigest() != digest.lower():
         raise other_content()
-    for _, result, expected, name in checks:
-        if expected is not None and result() != _decoded(expected, name):
-            raise ServiceError("BadDigest", f"The {name} you specified did not match the calculated checksum.")
+    for name, one in hashes.items():
+        shown = "Content-MD5" if one is md5 else name
+        if name in headers and one.digest() != _decoded(headers[name], shown):
+            raise ServiceError("BadDigest", f"The {shown} you specified did not match the calculated checksum.")
     return md5.hexdigest()
 
 
 @contextlib.contextmanager
-def staged(
-    bucket: Bucket, key: str, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]
-) -> Iterator[tuple[Path, Described]]:
-    """Write a file that becomes an object or a part of a multipart upload.
+def staging(bucket: Bucket) -> Iterator[tuple[Path, BinaryIO]]:
+    """Create a file that becomes an object or a part of a multipart upload.
 
     At the end of the ``with`` block, the file is removed unless the block has moved the file.
 
-    Args:
-        bucket: The object's bucket.
-        key: The object's key.
-        write: A function that writes the content, and returns the ETag and the headers.
-
     Yields:
-        The path of the file, and its metadata.
+        The path of the file, and the open file.
     """
     path, file = bucket.stage()
     try:
         with file:
-            etag, headers = write(file)
-            file.flush()
-            described = _note(file.fileno(), os.fstat(file.fileno()), etag, headers, ours=True)
-            yield path, described
+            yield path, file
     finally:
         bucket.discard(path)
+
+
+def finish(file: BinaryIO, etag: str, headers: Mapping[str, str]) -> Described:
+    """Store and return the metadata of a staged file whose content is complete.
+
+    Args:
+        file: The file.
+        etag: The ETag of the content.
+        headers: The headers that belong to the object.
+    """
+    file.flush()
+    return _note(file.fileno(), os.fstat(file.fileno()), etag, headers, ours=True)
 
 
 def copy(source: BinaryIO, target: BinaryIO, start: int, count: int) -> None:
@@ -336,7 +320,10 @@ def _note(
     except OSError as error:
         if ours and error.errno not in _NO_ATTRIBUTES:
             raise
-        _memory.put(_identity(state), noted)
+        with _remembering:
+            _memory[_identity(state)] = noted
+            if len(_memory) > _REMEMBERED:
+                _memory.popitem(last=False)
     return described
 
 

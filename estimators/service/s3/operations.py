@@ -273,25 +273,25 @@ class Operations:
         if "x-amz-copy-source" in request.headers:
             return self._copy_object(request)
         headers = objects.own_headers(request.headers)
-
-        def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
-            return objects.receive(request.body, file, request.headers, request.digest), headers
-
-        stored = self._store(request, write)
+        bucket = self._bucket(request.bucket)
+        with objects.staging(bucket) as (staged, file):
+            etag = objects.receive(request.body, file, request.headers, request.digest)
+            stored = objects.finish(file, etag, headers)
+            _place(request, bucket, staged)
         return Reply(headers={"etag": f'"{stored.etag}"'})
 
     def _copy_object(self, request: Request) -> Reply:
         directive = request.headers.get("x-amz-metadata-directive", "COPY")
         with self._source(request) as source:
             described = objects.describe(source, request.key)
-
-            def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
+            bucket = self._bucket(request.bucket)
+            with objects.staging(bucket) as (staged, file):
                 objects.copy(source, file, 0, described.size)
                 headers = described.headers if directive == "COPY" else objects.own_headers(request.headers)
                 # A copy is a single object, even if its source was uploaded in parts.
-                return objects.digest_of(file) if "-" in described.etag else described.etag, headers
-
-            stored = self._store(request, write)
+                etag = objects.digest_of(file) if "-" in described.etag else described.etag
+                stored = objects.finish(file, etag, headers)
+                _place(request, bucket, staged)
         return requests.document(("CopyObjectResult", _copied(stored)))
 
     def _delete_object(self, request: Request) -> Reply:
@@ -344,17 +344,6 @@ class Operations:
         objects.open_object(self._bucket(request.bucket), request.key).close()
         return requests.document(("Tagging", [("TagSet", [])]))
 
-    def _store(self, request: Request, write: Callable[[BinaryIO], tuple[str, Mapping[str, str]]]) -> Described:
-        """Write the content of an object. Place the object only if the request's conditions hold at that time."""
-        bucket = self._bucket(request.bucket)
-        conditional = any(name in request.headers for name in ("if-match", "if-none-match"))
-        with objects.staged(bucket, request.key, write) as (staged, described):
-            with bucket.locked():
-                if conditional:
-                    requests.check_conditions(request.headers, _described(bucket, request.key))
-                bucket.place(staged, request.key)
-        return described
-
     def _source(self, request: Request) -> BinaryIO:
         """Open the source object of a copy."""
         place, _, version = request.headers["x-amz-copy-source"].partition("?")
@@ -388,19 +377,18 @@ class Operations:
         if number > 10_000:
             raise ServiceError("InvalidArgument", "Part number must be an integer between 1 and 10000, inclusive")
         copied = "x-amz-copy-source" in request.headers
-
-        def write(file: BinaryIO) -> tuple[str, Mapping[str, str]]:
-            if not copied:
-                return objects.receive(request.body, file, request.headers, request.digest), {}
-            with self._source(request) as source:
-                size = os.fstat(source.fileno()).st_size
-                text = request.headers.get("x-amz-copy-source-range")
-                start, count = requests.part_of(text, size) or (0, size)
-                objects.copy(source, file, start, count)
-            return objects.digest_of(file), {}
-
-        with objects.staged(bucket, request.key, write) as (staged, described):
-            uploads.add(bucket, upload, number, staged, described.etag)
+        with objects.staging(bucket) as (staged, file):
+            if copied:
+                with self._source(request) as source:
+                    size = os.fstat(source.fileno()).st_size
+                    text = request.headers.get("x-amz-copy-source-range")
+                    start, count = requests.part_of(text, size) or (0, size)
+                    objects.copy(source, file, start, count)
+                etag = objects.digest_of(file)
+            else:
+                etag = objects.receive(request.body, file, request.headers, request.digest)
+            described = objects.finish(file, etag, {})
+            uploads.add(bucket, upload, number, staged, etag)
         if copied:
             return requests.document(("CopyPartResult", _copied(described)))
         return Reply(headers={"etag": f'"{described.etag}"'})
@@ -448,33 +436,39 @@ class Operations:
             if etag is None or number is None or not re.fullmatch(r"\d{1,5}", number.strip(), re.ASCII):
                 raise documents.malformed()
             wanted.append((int(number), etag.strip()))
-        asked = (request.bucket, request.key, request.query["uploadId"])
+        name = request.query["uploadId"]
+        asked = (request.bucket, request.key, name)
         try:
-            return self._complete_once(request, bucket, asked, wanted)
+            with uploads.find(bucket, name, request.key).locked():
+                upload = uploads.find(bucket, name, request.key)
+                with objects.staging(bucket) as (staged, file):
+                    stored = objects.finish(file, uploads.complete(upload, wanted, file), upload.headers)
+                    _place(request, bucket, staged)
+                with self._lock:
+                    self._completed[asked] = stored.etag
+                    while len(self._completed) > _REMEMBERED:
+                        self._completed.popitem(last=False)
+                uploads.end(bucket, upload)
         except (ServiceError, FileNotFoundError):
-            if (etag := self._completed.get(asked)) is None:
+            if asked not in self._completed:  # otherwise another request has completed the upload
                 raise
-            return _completed(request, etag)  # another request has just completed the upload
-
-    def _complete_once(
-        self, request: Request, bucket: Bucket, asked: tuple[str, str, str], wanted: list[tuple[int, str]]
-    ) -> Reply:
-        if (etag := self._completed.get(asked)) is not None:
-            return _completed(request, etag)
-        with uploads.find(bucket, request.query["uploadId"], request.key).locked():
-            upload = uploads.find(bucket, request.query["uploadId"], request.key)
-            stored = self._store(request, lambda file: (uploads.complete(upload, wanted, file), upload.headers))
-            with self._lock:
-                self._completed[asked] = stored.etag
-                while len(self._completed) > _REMEMBERED:
-                    self._completed.popitem(last=False)
-            uploads.end(bucket, upload)
-        return _completed(request, stored.etag)
+        place = f"/{request.bucket}/{urllib.parse.quote(request.key)}"
+        etag = f'"{self._completed[asked]}"'
+        nodes = [("Location", place), ("Bucket", request.bucket), ("Key", request.key), ("ETag", etag)]
+        return requests.document(("CompleteMultipartUploadResult", nodes))
 
     def _abort_upload(self, request: Request) -> Reply:
         bucket = self._bucket(request.bucket)
         uploads.end(bucket, uploads.find(bucket, request.query["uploadId"], request.key))
         return Reply(204)
+
+
+def _place(request: Request, bucket: Bucket, staged: Path) -> None:
+    """Make a staged file the requested object, if the request's conditions hold at this time."""
+    with bucket.locked():
+        if any(name in request.headers for name in ("if-match", "if-none-match")):
+            requests.check_conditions(request.headers, _described(bucket, request.key))
+        bucket.place(staged, request.key)
 
 
 def _described(bucket: Bucket, key: str) -> Described | None:
@@ -500,12 +494,6 @@ def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> document
             ("ETag", f'"{described.etag}"'), ("Size", str(described.size)), ("StorageClass", "STANDARD"),
         ],
     )  # fmt: skip
-
-
-def _completed(request: Request, etag: str) -> Reply:
-    place = f"/{request.bucket}/{urllib.parse.quote(request.key)}"
-    about: list[documents.Node] = [("Bucket", request.bucket), ("Key", request.key), ("ETag", f'"{etag}"')]
-    return requests.document(("CompleteMultipartUploadResult", [("Location", place), *about]))
 
 
 def _copied(stored: Described) -> list[documents.Node]:

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
 import re
 import secrets
 import signal
+import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
-from types import TracebackType
 
 from container.system import processes
 from estimators.job.errors import BackendError, ConfigurationError
@@ -62,7 +62,8 @@ class S3Server:
         except OSError as error:
             raise ConfigurationError(f"{str(self.folder)!r} cannot be served: {error.strerror}.") from error
         self._log = tempfile.TemporaryFile()  # noqa: SIM115 - open as long as the server runs
-        self._pid = processes.spawn(
+        death = functools.partial(processes.set_death_signal, signal.SIGTERM if dies_with_us else 0, os.getpid())
+        self._process = subprocess.Popen(
             [
                 *(sys.executable, "-m", "estimators.service.s3"),
                 *("--folder", os.fspath(self.folder), "--port", str(port)),
@@ -70,9 +71,10 @@ class S3Server:
             # The keys are not in argv, which every user of the machine can read.
             env={**os.environ, "PYTHONPATH": _ROOT, KEY: self.key, SECRET: self.secret},
             cwd="/",
-            stdout=self._log.fileno(),
-            stderr=self._log.fileno(),
-            death_signal=signal.SIGTERM if dies_with_us else 0,
+            stdin=subprocess.DEVNULL,
+            stdout=self._log,
+            stderr=self._log,
+            preexec_fn=death,
         )
         try:
             self.endpoint = self._wait_until_up()
@@ -82,8 +84,8 @@ class S3Server:
 
     @property
     def pid(self) -> int:
-        """Return the pid of the server. Return 0 after the server has ended."""
-        return self._pid
+        """Return the pid of the server."""
+        return self._process.pid
 
     @property
     def environment(self) -> dict[str, str]:
@@ -101,22 +103,17 @@ class S3Server:
         return os.pread(self._log.fileno(), size, 0).decode("utf-8", "replace").replace(self.secret, "***")
 
     def wait(self) -> int:
-        """Wait until the server exits, and return its wait status."""
-        _, status = os.waitpid(self._pid, 0)
-        self._pid = 0
-        return status
+        """Wait until the server exits, and return its exit code."""
+        return self._process.wait()
 
     def stop(self) -> None:
         """Stop the server. Calls after the first have no effect."""
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGTERM)
-            if not self._ended_within(_STOP_TIMEOUT):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(self._pid, signal.SIGKILL)
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(self._pid, 0)
-            self._pid = 0
+        self._process.terminate()
+        try:
+            self._process.wait(_STOP_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
         self._log.close()
 
     def _wait_until_up(self) -> str:
@@ -125,31 +122,16 @@ class S3Server:
             match = _STARTED.search(os.pread(self._log.fileno(), 65536, 0))
             if match is not None:
                 return match[1].decode()
-            if self._ended_within(0.02):
+            if self._process.poll() is not None:
                 break
-        ended = " The server ended." if not self._pid else ""
+            time.sleep(0.02)
+        ended = " The server ended." if self._process.poll() is not None else ""
         raise BackendError(
             f"the S3 server for {str(self.folder)!r} did not start.{ended} Its output: {self.said()[-500:]}"
         )
 
-    def _ended_within(self, seconds: float) -> bool:
-        deadline = time.monotonic() + seconds
-        while True:
-            try:
-                pid, _ = os.waitpid(self._pid, os.WNOHANG)
-            except ChildProcessError:
-                pid = self._pid
-            if pid:
-                self._pid = 0
-                return True
-            if time.monotonic() >= deadline:
-                return False
-            time.sleep(0.005)
-
     def __enter__(self) -> S3Server:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
+    def __exit__(self, *exception: object) -> None:
         self.stop()

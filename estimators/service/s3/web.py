@@ -122,7 +122,7 @@ class Application:
             traceback.print_exc(file=sys.stderr)
             failed = ServiceError("InternalError", f"{type(error).__name__}: {error}", 500)
         node: documents.Node = ("Error", [("Code", failed.code), ("Message", failed.message), ("Resource", path)])
-        return Reply(failed.status, {"content-type": "application/xml"}, documents.write(node, namespace=False))
+        return Reply(failed.status, {"content-type": "application/xml"}, documents.write(node, namespace=""))
 
 
 def _content(receive: Receive) -> Generator[bytes, None, None]:

@@ -1,8 +1,10 @@
-"""Define the routes of the web interface and their handlers."""
+"""Define the routes of the web interface and their handlers, and serve the pages on the loopback interface."""
 
 from __future__ import annotations
 
+import contextlib
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 from starlette.applications import Starlette
@@ -19,16 +21,18 @@ from starlette.responses import (
 )
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
-from starlette.types import ASGIApp
 
 from estimators.job.errors import ConfigurationError, FleetfitError, JobNotFoundError, JobUnreachableError
 from estimators.records.record import JobRecord
 from estimators.results.html import render
+from estimators.service import web
 from estimators.service.ui import actions, comparing, files, fleet, job_page, jobs_page
 from estimators.service.ui.access import ENTRANCE, Access, Gate, cookie_name
 from estimators.service.ui.following import LEVELS, Wanted, follow, whole_log
 from estimators.tuning.record import TuningRecord
 
+#: How long open pages may delay the shutdown, in seconds.
+_GRACE_S = 1
 #: The maximum length of the text that is searched in a log, in characters.
 _LONGEST = 500
 
@@ -195,11 +199,31 @@ class Console:
         return JobRecord.open(request.path_params["name"], self._home)
 
 
-def application(access: Access, port: int, ending: threading.Event, home: Path | None = None) -> ASGIApp:
-    """Return the pages as an ASGI application. The arguments are those of :class:`Console`."""
+@contextlib.contextmanager
+def serving(port: int = 0, home: Path | None = None) -> Iterator[str]:
+    """Serve the pages on the loopback interface during a ``with`` block.
+
+    Args:
+        port: The port number. If 0, a free port is chosen.
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+
+    Yields:
+        The URL that opens the pages. The URL works only once.
+
+    Raises:
+        BackendError: the port is in use.
+    """
+    listener = web.listen(port)
+    port = listener.getsockname()[1]
+    access, ending = Access(), threading.Event()
     console = Console(access, port, ending, home)
     handlers = {FleetfitError: _refused, HTTPException: _refused}
-    return Gate(Starlette(routes=console.routes(), exception_handlers=handlers), access, port)
+    pages = Gate(Starlette(routes=console.routes(), exception_handlers=handlers), access, port)
+    with web.Server(pages, listener, _GRACE_S):
+        try:
+            yield f"http://{web.HOST}:{port}{ENTRANCE}{access.token}"
+        finally:
+            ending.set()
 
 
 def _chosen(request: Request) -> list[str]:

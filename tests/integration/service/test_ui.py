@@ -26,7 +26,7 @@ from estimators.records import status as statuses
 from estimators.records.logs import LogWriter
 from estimators.records.record import JobRecord
 from estimators.records.states import SecondaryStatus
-from estimators.service.ui.serving import Page
+from estimators.service.ui.app import serving
 from estimators.testing import FakeOutcome
 from estimators.tuner import ContinuousParameter, HyperparameterTuner
 
@@ -66,16 +66,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="module")
-def served(folder: Path) -> Iterator[Page]:
-    with Page(home=folder / "home") as page:
-        yield page
+def served(folder: Path) -> Iterator[str]:
+    with serving(home=folder / "home") as link:
+        yield link
 
 
 @pytest.fixture(scope="module")
-def context(browser: Browser, served: Page) -> Iterator[BrowserContext]:
+def context(browser: Browser, served: str) -> Iterator[BrowserContext]:
     """The browser that has opened the link."""
     found = browser.new_context(accept_downloads=True)
-    found.new_page().goto(served.link)
+    found.new_page().goto(served)
     yield found
     found.close()
 
@@ -136,8 +136,8 @@ def jobs(folder: Path) -> None:
         ).fit(job_name="search")  # fmt: skip
 
 
-def address(served: Page, path: str) -> str:
-    return f"http://127.0.0.1:{served.port}{path}"
+def address(served: str, path: str) -> str:
+    return served.partition("/enter/")[0] + path
 
 
 def get(url: str, data: bytes | None = None, **headers: str) -> int:
@@ -149,17 +149,17 @@ def get(url: str, data: bytes | None = None, **headers: str) -> int:
 
 
 def test_only_who_opened_the_link_sees_it(tmp_path: Path) -> None:
-    with Page(home=tmp_path / "home") as page:
-        root = address(page, "/")
+    with serving(home=tmp_path / "home") as link:
+        root = address(link, "/")
         assert get(root) == 403
-        assert get(root, Cookie=f"fleetfit-{page.port}=guess") == 403
-        assert get(page.link[:-1] + "!") == 403
-        assert get(page.link, Host="rebound.example") == 421
-        assert get(page.link) == 403, "the redirect is followed without the cookie, which the link became"
-        assert get(page.link) == 403, "the link was used"
+        assert get(root, Cookie=f"fleetfit-{root.split(':')[2][:-1]}=guess") == 403
+        assert get(link[:-1] + "!") == 403
+        assert get(link, Host="rebound.example") == 421
+        assert get(link) == 403, "the redirect is followed without the cookie, which the link became"
+        assert get(link) == 403, "the link was used"
 
 
-def test_only_the_pages_own_forms_change_anything(context: BrowserContext, served: Page, jobs: None) -> None:
+def test_only_the_pages_own_forms_change_anything(context: BrowserContext, served: str, jobs: None) -> None:
     (cookie,) = context.cookies()
     mine = {"Cookie": f"{cookie['name']}={cookie['value']}"}
     root, known = address(served, ""), sorted(folder.name for folder in served_jobs(served, context))
@@ -190,7 +190,7 @@ def test_only_the_pages_own_forms_change_anything(context: BrowserContext, serve
     tab.close()
 
 
-def served_jobs(served: Page, context: BrowserContext) -> list[Path]:
+def served_jobs(served: str, context: BrowserContext) -> list[Path]:
     tab = context.new_page()
     tab.goto(address(served, "/?sort=name"))
     names = tab.locator("tbody th").all_inner_texts()
@@ -215,7 +215,7 @@ WHOLE = {"good": "#curves canvas", "bad": "#log div", "compare": "#curves canvas
 
 
 @pytest.mark.parametrize("view", list(VIEWS))
-def test_each_view_fits_and_is_accessible_in_both_themes(tab: Tab, served: Page, jobs: None, view: str) -> None:
+def test_each_view_fits_and_is_accessible_in_both_themes(tab: Tab, served: str, jobs: None, view: str) -> None:
     tab.goto(address(served, VIEWS[view]))
     tab.locator(WHOLE.get(view, "h1")).first.wait_for()
     look_at(tab, view)
@@ -234,7 +234,7 @@ def look_at(tab: Tab, view: str) -> None:
         assert found.violations_count == 0, found.generate_report()
 
 
-def test_the_list_is_searched_and_leads_to_a_comparison(tab: Tab, served: Page, jobs: None) -> None:
+def test_the_list_is_searched_and_leads_to_a_comparison(tab: Tab, served: str, jobs: None) -> None:
     tab.goto(address(served, "/?q=OO&status=Completed"))
     assert tab.locator("tbody th").all_inner_texts() == ["good"]
     assert "loss 1" in tab.locator("tbody tr").inner_text()
@@ -254,7 +254,7 @@ def test_the_list_is_searched_and_leads_to_a_comparison(tab: Tab, served: Page, 
     assert tab.inner_text("h1").startswith("search-00")
 
 
-def test_a_log_is_searched_as_a_whole_and_by_level(tab: Tab, served: Page, jobs: None) -> None:
+def test_a_log_is_searched_as_a_whole_and_by_level(tab: Tab, served: str, jobs: None) -> None:
     tab.goto(address(served, "/jobs/good"))
     log = tab.locator("#log div")
     log.filter(has_text="too old").wait_for()
@@ -277,7 +277,7 @@ def test_a_log_is_searched_as_a_whole_and_by_level(tab: Tab, served: Page, jobs:
     assert "line 17\n" in text and "the token is ***" in text and "seven" not in text
 
 
-def test_a_failure_has_its_traceback_and_hints_as_text(tab: Tab, served: Page, jobs: None) -> None:
+def test_a_failure_has_its_traceback_and_hints_as_text(tab: Tab, served: str, jobs: None) -> None:
     tab.goto(address(served, "/jobs/bad"))
     assert tab.get_by_role("region", name="Traceback").inner_text().endswith(f"ValueError: {HOSTILE}")
     assert "hint: give it less" in tab.inner_text("#failure")
@@ -287,7 +287,7 @@ def test_a_failure_has_its_traceback_and_hints_as_text(tab: Tab, served: Page, j
     assert "Did you mean &#39;good&#39;?" in answer.text()
 
 
-def test_checkpoints_are_verified_when_they_are_asked_for(tab: Tab, served: Page, jobs: None, folder: Path) -> None:
+def test_checkpoints_are_verified_when_they_are_asked_for(tab: Tab, served: str, jobs: None, folder: Path) -> None:
     store = CheckpointStore(JobRecord.open("other", folder / "home").checkpoints_dir)
     store.lock()
     names = [
@@ -306,7 +306,7 @@ def test_checkpoints_are_verified_when_they_are_asked_for(tab: Tab, served: Page
     tab.get_by_role("button", name="Verify again").wait_for()
 
 
-def test_files_can_be_taken_but_only_the_jobs_own(tab: Tab, served: Page, jobs: None, folder: Path) -> None:
+def test_files_can_be_taken_but_only_the_jobs_own(tab: Tab, served: str, jobs: None, folder: Path) -> None:
     record = JobRecord.open("good", folder / "home")
     (record.output_dir / "page.html").write_text(HOSTILE)
     (record.output_dir / "leads-out").symlink_to(record.request_file)
@@ -330,7 +330,7 @@ def test_files_can_be_taken_but_only_the_jobs_own(tab: Tab, served: Page, jobs: 
 
 
 def test_a_running_job_is_followed_stopped_resumed_and_run_again(
-    tab: Tab, served: Page, jobs: None, folder: Path, own_home: None
+    tab: Tab, served: str, jobs: None, folder: Path, own_home: None
 ) -> None:
     code = folder / "waiting"
     code.mkdir()
@@ -372,7 +372,7 @@ def test_a_running_job_is_followed_stopped_resumed_and_run_again(
     assert "has completed: there is nothing to resume" in answer.text()
 
 
-def posted(tab: Tab, served: Page, path: str, **fields: str) -> APIResponse:
+def posted(tab: Tab, served: str, path: str, **fields: str) -> APIResponse:
     """Send a form of the page that is open, without going where it leads."""
     token = tab.locator('input[name="token"]').first.get_attribute("value") or ""
     return tab.request.post(
@@ -380,7 +380,7 @@ def posted(tab: Tab, served: Page, path: str, **fields: str) -> APIResponse:
     )
 
 
-def test_an_elastic_job_is_resized_and_interrupted(tab: Tab, served: Page, folder: Path, own_home: None) -> None:
+def test_an_elastic_job_is_resized_and_interrupted(tab: Tab, served: str, folder: Path, own_home: None) -> None:
     code = folder / "elastic"
     code.mkdir()
     (code / "train.py").write_text(ENDLESS)
@@ -415,7 +415,7 @@ def test_an_elastic_job_is_resized_and_interrupted(tab: Tab, served: Page, folde
 
 
 @pytest.mark.soak
-def test_thousands_of_jobs_a_million_lines_and_a_hundred_hosts(tab: Tab, served: Page, folder: Path) -> None:
+def test_thousands_of_jobs_a_million_lines_and_a_hundred_hosts(tab: Tab, served: str, folder: Path) -> None:
     name = "many-00000"
     for number in range(5000):
         record = JobRecord.create(f"many-{number:05d}", folder / "home")
@@ -470,9 +470,9 @@ def test_an_open_page_does_not_hold_up_the_end(
     browser: Browser, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     record = JobRecord.create("job-1", tmp_path / "home")
-    with Page(home=tmp_path / "home") as page:
+    with serving(home=tmp_path / "home") as link:
         tab = browser.new_context().new_page()
-        tab.goto(page.link)
+        tab.goto(link)
         with tab.expect_response("**/stream*"):
             tab.get_by_role("link", name="job-1").click()
         tab.context.close()

@@ -197,7 +197,7 @@ def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: floa
     ended = {"HyperParameterTuningEndTime": time.time() - (ended_days_ago or 0.0) * DAY} if over else {}
     record.write("status", {"HyperParameterTuningJobStatus": "Completed" if over else "InProgress", **ended})
     record.write("trials", {"trials": [{"number": place, "job": job} for place, job in enumerate(trials)]})
-    record.publish(name)
+    record = record.publish(name)
     for job in trials:
         make_job(job, ended_days_ago=ended_days_ago or 0.0)
     return record

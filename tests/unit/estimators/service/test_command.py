@@ -53,7 +53,7 @@ def test_files_that_cannot_be_had_are_said(
     def full(*arguments: object, **more: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("estimators.service.settings.write_private", full)
+    monkeypatch.setattr("container.system.files.replace", full)
     assert main(["serve", "--no-profile", "--port", "0", "--s3-port", "0"]) == 2
     assert "No space left on device. Correct the cause" in capsys.readouterr().err
 

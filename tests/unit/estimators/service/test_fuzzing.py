@@ -29,7 +29,6 @@ from estimators.records.states import SecondaryStatus
 from estimators.service import web
 from estimators.service.endpoint import Endpoint, operations
 from estimators.service.logs import Logs
-from estimators.service.metrics import Metrics
 from estimators.service.models import Model
 from estimators.service.records import Jobs
 from estimators.service.settings import EndpointFiles, Keys
@@ -72,7 +71,7 @@ class Target:
         jobs = Jobs(home, "us-east-1")
         storage = Storage(place, home / "s3")
         training = Training(jobs, self.queue, storage, Local())  # type: ignore[arg-type]
-        self.table = operations(training, TuningJobs(jobs, storage, Local(), {}), Logs(jobs), Metrics(jobs))
+        self.table = operations(training, TuningJobs(jobs, storage, Local(), {}), Logs(jobs), jobs)
         self.endpoint = Endpoint(signing.KEYS, self.table, lambda: signing.NOW)
         self.models = {service: Model(service, names) for service, names in self.table.items()}
         self.calls = [(service, name) for service in SIGNED for name in sorted(self.table[service])]

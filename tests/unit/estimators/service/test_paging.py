@@ -15,7 +15,8 @@ def test_the_next_page_omits_nothing_when_listed_items_have_left_the_list(descen
     token = None
     while len(seen) < 6:
         left = [item for item in listed if item not in seen]  # a client stops each job that it was shown
-        shown, more = page(left, lambda item: item, token, 2, descending=descending)
+        order = "Descending" if descending else "Ascending"
+        shown, more = page(left, lambda item: item, {"NextToken": token, "MaxResults": 2, "SortOrder": order})
         seen += shown
         token = more.get("NextToken")
     assert seen == sorted(listed, reverse=descending)
@@ -25,4 +26,4 @@ def test_the_next_page_omits_nothing_when_listed_items_have_left_the_list(descen
 @pytest.mark.parametrize("token", ["", "é", "x", "ZmxlZXRmaXQ6WzFd", "ZmxlZXRmaXQ6MQ=="])
 def test_a_token_of_another_list_is_refused(token: str) -> None:
     with pytest.raises(ServiceError, match="NextToken"):
-        page(["a", "b"], lambda item: (item,), token, 1)
+        page(["a", "b"], lambda item: (item,), {"NextToken": token, "MaxResults": 1})

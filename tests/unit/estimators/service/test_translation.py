@@ -68,7 +68,7 @@ def test_members_that_are_named_are_left_out_on_request() -> None:
 
 def test_the_tables_name_members_of_the_model() -> None:
     shapes = Model("sagemaker", ["CreateTrainingJob"]).shapes
-    tables = (*translation.REFUSED, *translation.REFUSED_FOR_PROCESSES, *translation.WITHOUT_EFFECT)
+    tables = (*translation.REFUSED, *translation.REFUSED_FOR_PROCESSES)
     for path in tables:
         shape = "CreateTrainingJobRequest"
         for part in path.split("."):

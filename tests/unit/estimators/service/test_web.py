@@ -20,8 +20,9 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from waiting import until
 
+from estimators.cli import servers
 from estimators.job.errors import BackendError, UnsupportedError
-from estimators.service import packages, web
+from estimators.service import web
 from estimators.service.endpoint import BODY_LIMIT, Endpoint
 
 REQUEST = b"POST / HTTP/1.1\r\nHost: here\r\nContent-Length: 2\r\n\r\nab"
@@ -74,10 +75,10 @@ def test_a_server_is_on_loopback_and_says_that_its_port_is_taken() -> None:
 
 
 def test_without_its_packages_nothing_is_served(monkeypatch: pytest.MonkeyPatch) -> None:
-    packages.check()
+    servers.check_packages()
     monkeypatch.setitem(sys.modules, "uvicorn", None)
     with pytest.raises(UnsupportedError, match=r"uvicorn is not installed.*fleetfit install service"):
-        packages.check()
+        servers.check_packages()
 
 
 def test_requests_are_refused_while_there_are_too_many_connections() -> None:

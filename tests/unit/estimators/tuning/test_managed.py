@@ -83,8 +83,7 @@ def record(tmp_path: Path) -> TuningRecord:
     template: JobRecord = found.template
     template.write_request(REQUEST)
     template.write_options(rules.to_dict(JobOptions(backend="ml")))
-    found.publish("study")
-    return found
+    return found.publish("study")
 
 
 def run(record: TuningRecord, service: Service, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
