@@ -126,7 +126,7 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
         **restarts,
     )
     faults = Interrupt("algo-1", 0, at_line="wrote 0 on algo-1", return_after_s=0.5) if spot else None
-    job = estimator.fit(wait=False, faults=faults)
+    job = clusters.fit(estimator, wait=False, faults=faults)
     clusters.await_terminal(job)
     if way == "resume":
         assert job.status == "Failed"
