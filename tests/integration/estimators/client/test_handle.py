@@ -12,11 +12,11 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import running
+from clusters import printed
 from running import processes_of, start
 from waiting import until
 
@@ -24,8 +24,10 @@ from estimators.cli.main import main
 from estimators.client import ipc_client
 from estimators.client import launch as launching
 from estimators.client.training_job import TrainingJob
-from estimators.job.errors import BackendError, JobExistsError, RecordError, TrainingJobError
+from estimators.job.errors import BackendError, JobExistsError, TrainingJobError
 from estimators.records.record import JobRecord, job_names
+
+pytestmark = pytest.mark.usefixtures("home")
 
 HERE = Path(running.__file__).parent
 
@@ -34,21 +36,6 @@ import time
 print("ready", flush=True)
 time.sleep(60)
 """
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    yield tmp_path / "home"
-    for name in job_names():
-        job = TrainingJob.attach(name)
-        if job.record.is_supervised():
-            with contextlib.suppress(RecordError, LookupError):
-                job.stop(wait=True, grace=0)
-
-
-def printed(job: TrainingJob, rank: int | None = None) -> list[str]:
-    return [line.text for line in job.log_lines(rank) if line.rank is not None]
 
 
 def ready(job: TrainingJob) -> None:
