@@ -15,7 +15,6 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 
-import clusters  # noqa: E402
 
 #: Where results go; another folder with FLEETFIT_SOAK_RESULTS.
 RESULTS = Path(os.environ.get("FLEETFIT_SOAK_RESULTS") or ROOT / "benchmarks" / "results")
@@ -27,12 +26,6 @@ SCALE = float(os.environ.get("FLEETFIT_SOAK_SCALE") or 1)
 @pytest.fixture(autouse=True)
 def own_home(home: Path) -> None:
     """A home, also where a test does not ask for it."""
-
-
-@pytest.fixture
-def make(tmp_path: Path, home: Path) -> clusters.Make:
-    """Makes estimators whose code is given as text."""
-    return clusters.Make(tmp_path)
 
 
 @pytest.fixture

@@ -493,16 +493,13 @@ class Snapshot:
         until(there)
         return found[0]
 
-    def left(self, *, with_supervisor: bool = False) -> list[Process]:
+    def left(self) -> list[Process]:
         """What is still alive; the supervisor's client of a cluster ends by itself with it."""
-        everything = {*self.members, *marked(self.job.name)}
-        if with_supervisor:
-            everything.add(self.supervisor)
-        else:
-            everything = {
-                one for one in everything if not "".join(one.argv[-1:]).endswith(("ray/driver.py", "spark/driver.py"))
-            }
-        return [one for one in everything if one.alive]
+        return [
+            one
+            for one in {*self.members, *marked(self.job.name)}
+            if one.alive and not "".join(one.argv[-1:]).endswith(("ray/driver.py", "spark/driver.py"))
+        ]
 
     def await_end(self) -> None:
         """Wait until all processes are gone."""

@@ -36,19 +36,13 @@ class Held:
         self._standing: dict[int, socket.socket] = {}
         self._passed: list[str] = []
 
-    def await_there(
-        self,
-        wanted: Callable[[clusters.Process], bool] = lambda process: True,
-        *,
-        check: Callable[[], object] = lambda: None,
-    ) -> int:
+    def await_there(self, wanted: Callable[[clusters.Process], bool] = lambda process: True) -> int:
         """Wait until a process stands at the point, and return its pid.
 
         Args:
             wanted: Which one; others are let go.
-            check: Raises when there is no point in waiting on.
         """
-        return clusters.until(lambda: self._next(wanted), check=check, say=self._seen)
+        return clusters.until(lambda: self._next(wanted), say=self._seen)
 
     def _next(self, wanted: Callable[[clusters.Process], bool]) -> int:
         try:

@@ -49,6 +49,20 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     clusters.kill_everything_of(tmp_path / "home")
 
 
+@pytest.fixture
+def alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A folder to work in for the command line, which sees nothing that others have left behind."""
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
+    # A short path, or sockets would not fit into it.
+    temporary = tempfile.mkdtemp(prefix="cli-", dir="/tmp")
+    monkeypatch.setenv("TMPDIR", temporary)
+    monkeypatch.setenv("DOCKER_HOST", f"unix://{temporary}/none")  # nor are their containers
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
+    shutil.rmtree(temporary, ignore_errors=True)
+
+
 @pytest.fixture(scope="session")
 def machines() -> Iterator[fleets.Fleet]:
     """Machines of this process's tests."""

@@ -12,7 +12,7 @@ import clusters
 import pytest
 import s3_server
 
-from estimators import ElasticTorchDistributed, Estimator, RunOptions, TensorFlow
+from estimators import ElasticTorchDistributed, Estimator, TensorFlow
 from estimators.faults import Interrupt
 
 #: Says what it reads, and leaves a model, an output and a checkpoint in the Checkpointer's form.
@@ -41,22 +41,13 @@ def save(number):
 """
 
 
-def estimator(folder: Path, script: str, kind: type[Estimator] = TensorFlow, **arguments: Any) -> Estimator:
+def estimator(folder: Path, script: str, **arguments: Any) -> TensorFlow:
     """An estimator whose code is a text."""
     code = folder / "code"
     code.mkdir(exist_ok=True)
     (code / "train.py").write_text(SCRIPT + script)
-    return kind(
-        **{
-            "entry_point": "train.py",
-            "source_dir": str(code),
-            "instance_count": 1,
-            "instance_type": "local_process",
-            **({"model_dir": False} if kind is TensorFlow else {}),
-            "run_options": RunOptions(),
-            **arguments,
-        }
-    )
+    given = {"instance_count": 1, "instance_type": "local_process", **arguments}
+    return TensorFlow(entry_point="train.py", source_dir=str(code), model_dir=False, **given)
 
 
 def said(job: Any, word: str) -> list[str]:
@@ -126,7 +117,7 @@ def check_attempts(make: clusters.Make, s3: s3_server.Bucket, way: str, count: i
         **restarts,
     )
     faults = Interrupt("algo-1", 0, at_line="wrote 0 on algo-1", return_after_s=0.5) if spot else None
-    job = estimator.fit(wait=False, faults=faults)
+    job = clusters.fit(estimator, wait=False, faults=faults)
     clusters.await_terminal(job)
     if way == "resume":
         assert job.status == "Failed"

@@ -103,17 +103,13 @@ def collective(ranks: int, argv: Sequence[str], **variables: str) -> list[Ended]
         )
 
 
-def parameter_servers(
-    workers: int, servers: int, argv: Sequence[str], *, by_hand: bool = False, **variables: str
-) -> list[Ended]:
+def parameter_servers(workers: int, servers: int, argv: Sequence[str], **variables: str) -> list[Ended]:
     """A chief, workers and servers; the chief comes first in the result.
 
     Args:
         workers: How many workers.
         servers: How many parameter servers.
         argv: The script and its arguments.
-        by_hand: Whether the servers run the script too, and are killed when the chief has ended; otherwise they are
-            ours, which end by themselves.
         variables: For all.
     """
     with reserved_ports(1 + workers + servers) as numbers:
@@ -125,12 +121,11 @@ def parameter_servers(
             [
                 (
                     f"{kind} {index}",
-                    serve if kind == "ps" and not by_hand else argv,
+                    serve if kind == "ps" else argv,
                     {**variables, "TF_CONFIG": _tf_config(cluster, kind, index)},
                 )
                 for kind, index in tasks
-            ],
-            killed_with_first=by_hand,
+            ]
         )
 
 
@@ -148,12 +143,7 @@ def _tf_config(cluster: Mapping[str, Sequence[str]], kind: str, index: int) -> s
     return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
 
 
-def _run(
-    plans: Sequence[tuple[str, Sequence[str], Mapping[str, str]]],
-    *,
-    killed_with_first: bool = False,
-    pass_fds: Sequence[int] = (),
-) -> list[Ended]:
+def _run(plans: Sequence[tuple[str, Sequence[str], Mapping[str, str]]], *, pass_fds: Sequence[int] = ()) -> list[Ended]:
     """Start processes, wait for them all, and leave none."""
     started: list[tuple[str, subprocess.Popen[bytes], IO[bytes]]] = []
     try:
@@ -171,9 +161,7 @@ def _run(
             )
             started.append((name, process, output))
         deadline = time.monotonic() + TIMEOUT_S
-        for number, (_, process, _) in enumerate(started):
-            if number and killed_with_first:
-                process.kill()
+        for _, process, _ in started:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(max(0.1, deadline - time.monotonic()))
     finally:

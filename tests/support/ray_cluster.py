@@ -30,7 +30,6 @@ class Cluster:
     Args:
         nodes: How many further ones.
         jobs_api: Whether its head has Ray's Jobs API.
-        environment: What its folder's link to this environment is called: Ray's own shell splits a path with a space.
         resources: What each has beside its cores.
 
     Attributes:
@@ -39,15 +38,13 @@ class Cluster:
         nodes: The further nodes.
     """
 
-    def __init__(
-        self, nodes: int = NODES, *, jobs_api: bool = False, environment: str = "env", **resources: float
-    ) -> None:
+    def __init__(self, nodes: int = NODES, *, jobs_api: bool = False, **resources: float) -> None:
         from ray.cluster_utils import Cluster as Nodes
 
         self.folder = Path(tempfile.mkdtemp(prefix="fr-", dir="/tmp"))  # sockets are in it, whose paths are short
         (self.folder / "ray").mkdir()
-        (self.folder / environment).symlink_to(sys.prefix)
-        self._python = str(self.folder / environment / "bin" / Path(sys.executable).name)
+        (self.folder / "env").symlink_to(sys.prefix)
+        self._python = str(self.folder / "env" / "bin" / Path(sys.executable).name)
         with self._environment():
             head = {"num_cpus": CORES, "resources": resources, "include_dashboard": jobs_api}
             if jobs_api:

@@ -119,11 +119,6 @@ class Serving:
         """The env file's."""
         return dict(word.split("=", 1) for word in shlex.split(self.env_file.read_text()))
 
-    def by_variables(self) -> dict[str, str]:
-        """The environment of a client that has sourced the env file."""
-        nowhere = dict.fromkeys(self._files(), os.devnull)
-        return {**self.clean(os.environ), **self.variables, **nowhere, "HOME": str(self.folder)}
-
     def by_profile(self) -> dict[str, str]:
         """The environment of a client that has set what `fleetfit serve` printed."""
         printed = [line for line in self.said().splitlines() if line.startswith("export ")]

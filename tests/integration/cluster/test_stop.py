@@ -156,6 +156,9 @@ def test_a_second_ctrl_c_ends_a_job_that_does_not_listen_at_once(make: clusters.
     clusters.until(lambda: "the script has 5 s to save" in caller.output.read_text())
     caller.process.send_signal(signal.SIGINT)
     assert caller.wait() == -signal.SIGINT
+    assert caller.errors.read_text() == "", "all of it is said once"
+    said = caller.output.read_text()
+    assert "training job job-1: stopped." in said and "job-1  Stopped" in said
     assert job.status == "Stopped"
     assert snapshot.left() == []
     events = list(job.record.events())

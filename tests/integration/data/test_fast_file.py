@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import signal
-import warnings
 from pathlib import Path
-from typing import Any
 
+import clusters
 import pytest
 from jobs_on_s3 import estimator, said
 from s3_server import Bucket, Faults
 from waiting import until
 
 from container.agent import mounting
-from estimators import PreflightWarning
 from estimators.inputs import TrainingInput
 
 needs_fuse = pytest.mark.skipif(
@@ -24,10 +23,7 @@ needs_fuse = pytest.mark.skipif(
 )
 
 
-def fit(one: Any, inputs: Any, **arguments: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PreflightWarning)
-        return one.fit(inputs, logs=False, **arguments)
+fit = functools.partial(clusters.fit, logs=False)
 
 
 def mounts(folder: Path) -> list[str]:
@@ -36,8 +32,7 @@ def mounts(folder: Path) -> list[str]:
 
 
 @needs_fuse
-def test_what_is_read_is_fetched(s3: Bucket, faults: Faults, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+def test_what_is_read_is_fetched(s3: Bucket, faults: Faults, home: Path, tmp_path: Path) -> None:
     s3.put("train/read", b"r" * 100_000)
     s3.put("train/d/left", b"l" * 100_000)
     script = """
@@ -59,8 +54,7 @@ print("content", hashlib.sha256((root / "read").read_bytes()).hexdigest()[:8])
 
 
 @needs_fuse
-def test_a_killed_supervisor_leaves_no_mount(s3: Bucket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+def test_a_killed_supervisor_leaves_no_mount(s3: Bucket, home: Path, tmp_path: Path) -> None:
     s3.put("train/a", b"x")
     job = fit(
         estimator(tmp_path, "print('found', flush=True); time.sleep(60)"),

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import os
-import warnings
 from pathlib import Path
-from typing import Any
 
+import clusters
 import pytest
 from jobs_on_s3 import estimator, said, unpacked
 from s3_server import Bucket, Faults
 from waiting import until
 
-from estimators import PreflightWarning, TrainingJobError
+from estimators import TrainingJobError
 from estimators.client import debugging
 from estimators.inputs import TrainingInput
 from estimators.job.errors import ConfigurationError
@@ -22,16 +22,11 @@ from estimators.records.record import job_names
 
 
 @pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
+def soon(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLEETFIT_CHECKPOINT_SYNC_SECONDS", "0.1")
-    return tmp_path / "home"
 
 
-def fit(one: Any, inputs: Any = None, **arguments: Any) -> Any:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", PreflightWarning)
-        return one.fit(inputs, logs=False, **arguments)
+fit = functools.partial(clusters.fit, logs=False)
 
 
 def digests(contents: dict[str, bytes]) -> dict[str, str]:

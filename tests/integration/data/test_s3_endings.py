@@ -7,14 +7,14 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+import s3_server
 from botocore.exceptions import ResponseStreamingError
 from waiting import until
 
 from estimators.service.s3.keys import OWN
-from estimators.service.s3.server import REGION, S3Server
+from estimators.service.s3.server import S3Server
 
 
 @pytest.fixture
@@ -26,23 +26,11 @@ def server(tmp_path: Path) -> Iterator[S3Server]:
         assert "Traceback" not in server.said()
 
 
-def client_of(server: S3Server) -> Any:
-    import boto3
-
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=server.endpoint,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name=REGION,
-    )
-
-
 def test_an_object_that_becomes_shorter_while_it_is_sent_ends_the_download(server: S3Server, tmp_path: Path) -> None:
     path = tmp_path / "bucket" / "k"
     path.touch()
     os.truncate(path, 1 << 30)
-    client = client_of(server)
+    client = s3_server.client_of(server, server.endpoint)
     content = client.get_object(Bucket="bucket", Key="k")["Body"]
     assert content.read(1) == b"\0"
     os.truncate(path, 1 << 20)
@@ -52,7 +40,9 @@ def test_an_object_that_becomes_shorter_while_it_is_sent_ends_the_download(serve
 
 
 def test_an_upload_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_path: Path) -> None:
-    address = client_of(server).generate_presigned_url("put_object", Params={"Bucket": "bucket", "Key": "k"})
+    address = s3_server.client_of(server, server.endpoint).generate_presigned_url(
+        "put_object", Params={"Bucket": "bucket", "Key": "k"}
+    )
     connection = http.client.HTTPConnection(server.endpoint[len("http://") :])
     connection.putrequest("PUT", address[len(server.endpoint) :])
     connection.putheader("Content-Length", "100")
@@ -67,7 +57,7 @@ def test_an_upload_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_pa
 def test_a_download_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "bucket" / "k").touch()
     os.truncate(tmp_path / "bucket" / "k", 1 << 30)
-    content = client_of(server).get_object(Bucket="bucket", Key="k")["Body"]
+    content = s3_server.client_of(server, server.endpoint).get_object(Bucket="bucket", Key="k")["Body"]
     os.kill(server.pid, signal.SIGTERM)
     assert server.wait() == 0
     content.close()

@@ -56,9 +56,9 @@ def status(client: Any, name: str) -> str:
     return str(client.describe_training_job(TrainingJobName=name)["TrainingJobStatus"])
 
 
-def wait_until_over(client: Any, name: str, seconds: int = 60) -> dict[str, Any]:
+def wait_until_over(client: Any, name: str) -> dict[str, Any]:
     waiter = client.get_waiter("training_job_completed_or_stopped")
-    waiter.wait(TrainingJobName=name, WaiterConfig={"Delay": 0.2, "MaxAttempts": seconds * 5})
+    waiter.wait(TrainingJobName=name, WaiterConfig={"Delay": 0.2, "MaxAttempts": 300})
     described: dict[str, Any] = client.describe_training_job(TrainingJobName=name)
     return described
 

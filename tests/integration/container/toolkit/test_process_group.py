@@ -131,16 +131,6 @@ def test_an_uncaught_exception_is_known_before_the_end(host: Host, run_until: Ru
     assert member.exception["traceback"].endswith("ValueError: no data\n")
 
 
-def test_a_wrapper_that_is_killed_takes_its_command_with_it(host: Host, run_until: RunUntil) -> None:
-    member = host.launch("sleep", "300")
-    run_until(lambda: member.running)
-    assert member.wrapper_pid is not None and member.pid is not None
-    os.kill(member.wrapper_pid, signal.SIGKILL)
-    run_until(lambda: member.ended)
-    assert member.vanished and member.signal == signal.SIGKILL
-    run_until(lambda: not Path(f"/proc/{member.pid}").exists())
-
-
 def test_a_signal_of_ours_reaches_the_command_and_holds_its_wrapper(host: Host, run_until: RunUntil) -> None:
     """While a job is being stopped mpirun must not see ranks end one by one: it would end the others."""
     script = (

@@ -7,8 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -50,18 +48,10 @@ while not os.path.exists(os.path.join({folder!r}, "go")):
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-    # Other tests' folders are no leftovers of these; a short path, or sockets would not fit into it.
-    temporary = tempfile.mkdtemp(prefix="cli-", dir="/tmp")
-    monkeypatch.setenv("TMPDIR", temporary)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{temporary}/none")  # nor are their containers
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text(SCRIPT)
-    (tmp_path / "saving.py").write_text(SAVING.format(folder=str(tmp_path)))
-    yield tmp_path
-    shutil.rmtree(temporary, ignore_errors=True)
+def work(alone: Path) -> Path:
+    (alone / "train.py").write_text(SCRIPT)
+    (alone / "saving.py").write_text(SAVING.format(folder=str(alone)))
+    return alone
 
 
 def start(*arguments: str, **options) -> subprocess.Popen:

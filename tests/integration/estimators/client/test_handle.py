@@ -12,11 +12,11 @@ import sys
 import tarfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import running
+from clusters import printed
 from running import processes_of, start
 from waiting import until
 
@@ -24,8 +24,10 @@ from estimators.cli.main import main
 from estimators.client import ipc_client
 from estimators.client import launch as launching
 from estimators.client.training_job import TrainingJob
-from estimators.job.errors import BackendError, JobExistsError, RecordError, TrainingJobError
+from estimators.job.errors import BackendError, JobExistsError, TrainingJobError
 from estimators.records.record import JobRecord, job_names
+
+pytestmark = pytest.mark.usefixtures("home")
 
 HERE = Path(running.__file__).parent
 
@@ -34,21 +36,6 @@ import time
 print("ready", flush=True)
 time.sleep(60)
 """
-
-
-@pytest.fixture(autouse=True)
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    yield tmp_path / "home"
-    for name in job_names():
-        job = TrainingJob.attach(name)
-        if job.record.is_supervised():
-            with contextlib.suppress(RecordError, LookupError):
-                job.stop(wait=True, grace=0)
-
-
-def printed(job: TrainingJob, rank: int | None = None) -> list[str]:
-    return [line.text for line in job.log_lines(rank) if line.rank is not None]
 
 
 def ready(job: TrainingJob) -> None:
@@ -335,22 +322,6 @@ def test_a_killed_caller_ends_the_job_that_is_tied_to_it_and_no_detached_one(tmp
 # --- interrupts ---
 
 
-def test_an_interrupt_stops_a_tied_job_and_a_second_one_ends_a_job_that_does_not_listen(tmp_path: Path) -> None:
-    process = caller(tmp_path, "import signal\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)" + SLEEPER)
-    job = attached()
-    ready(job)
-    process.send_signal(signal.SIGINT)
-    until(lambda: job.status == "Stopping")
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=20)
-    assert time.monotonic() - begun < 3
-    assert (job.status, process.returncode, err) == ("Stopped", -signal.SIGINT, b""), "all of it is said once"
-    assert b"stopping training job job-1: the script has 5 s to save." in out
-    assert b"training job job-1: stopped." in out and b"job-1  Stopped" in out
-    assert processes_of("job-1") == []
-
-
 @pytest.mark.parametrize("moment", ["claimed", "supervised"])
 def test_interrupts_at_any_moment_leave_nothing_running(tmp_path: Path, moment: str) -> None:
     process = caller(tmp_path, SLEEPER)
@@ -377,47 +348,3 @@ def test_a_job_whose_output_nobody_reads_is_stopped(tmp_path: Path, chatty: bool
     process.wait(20)
     assert process.stderr is not None and b"BrokenPipeError" in process.stderr.read()
     assert attached().status == "Stopped"
-
-
-@pytest.mark.leaves("files")
-def test_a_notebooks_interrupt_stops_the_job_and_not_the_kernel(tmp_path: Path) -> None:
-    manager = pytest.importorskip("jupyter_client.manager")
-    pytest.importorskip("ipykernel")
-    kernels, kernel = manager.start_new_kernel(
-        kernel_name="python3", env={**os.environ, "FLEETFIT_HOME": os.environ["FLEETFIT_HOME"], "NO_COLOR": ""}
-    )
-    try:
-        kernel.execute(
-            f"import sys; sys.path.insert(0, {str(HERE)!r})\nfrom pathlib import Path\nfrom running import start\n"
-            f"job = start({SLEEPER!r}, Path({str(tmp_path)!r}))\njob.wait()"
-        )
-        job = attached()
-        texts: list[str] = []
-        while "ready" not in "".join(texts):  # else it might be about to wait only
-            texts.append(kernel.get_iopub_msg(timeout=60)["content"].get("data", {}).get("text/html", ""))
-        kernels.interrupt_kernel()
-        while (reply := kernel.get_shell_msg(timeout=60))["msg_type"] != "execute_reply":
-            pass
-        assert reply["content"]["status"] == "error", reply
-        assert reply["content"]["ename"] == "KeyboardInterrupt"
-        assert job.status == "Stopped"
-        while True:
-            message = kernel.get_iopub_msg(timeout=60)
-            texts.append(message["content"].get("data", {}).get("text/html", ""))
-            if message["content"].get("execution_state") == "idle":
-                break
-        assert "fleetfit-pane" in "".join(texts)
-        assert "ready" in "".join(texts)
-
-        kernel.execute(f"job = start('print(1)', Path({str(tmp_path)!r}), name='job-2')\njob.wait()")
-        assert kernel.get_shell_msg(timeout=60)["content"]["status"] == "ok"
-        pages = []
-        while True:
-            message = kernel.get_iopub_msg(timeout=60)
-            pages.append(message["content"].get("data", {}).get("text/html", ""))
-            if message["content"].get("execution_state") == "idle":
-                break
-        assert "Completed" in "".join(pages)
-    finally:
-        kernel.stop_channels()
-        kernels.shutdown_kernel(now=True)

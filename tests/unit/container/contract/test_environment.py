@@ -86,21 +86,12 @@ def test_another_hosts_view_differs_in_its_name_only() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "expected"),
+    ("given", "expected"),
     [
         ("/opt/ml/model", "/base/ml/model"),
         ("/opt/ml", "/base/ml"),
         ("/opt/mlx/model", "/opt/mlx/model"),
         ("s3://bucket/opt/ml", "s3://bucket/opt/ml"),
-    ],
-)
-def test_model_dir_is_where_the_tree_is(path: str, expected: str) -> None:
-    assert environment(hyperparameters={"model_dir": path}).hyperparameters["model_dir"] == expected
-
-
-@pytest.mark.parametrize(
-    ("given", "expected"),
-    [
         ("/opt/ml/output/data", "/base/ml/output/data"),
         ("--out=/opt/ml/model --log '/opt/ml/output'", "--out=/base/ml/model --log '/base/ml/output'"),
         ("/opt/ml/code:/opt/ml/input/data/lib", "/base/ml/code:/base/ml/input/data/lib"),
@@ -112,7 +103,8 @@ def test_model_dir_is_where_the_tree_is(path: str, expected: str) -> None:
     ],
 )
 def test_opt_ml_in_any_hyperparameter_is_where_the_tree_is(given: Any, expected: Any) -> None:
-    assert environment(hyperparameters={"output_dir": given}).hyperparameters["output_dir"] == expected
+    found = environment(hyperparameters={"model_dir": given, "output_dir": given}).hyperparameters
+    assert (found["model_dir"], found["output_dir"]) == (expected, expected)
 
 
 def test_checkpoints_below_opt_ml_are_the_folder_that_hosts_share(tmp_path: Path) -> None:

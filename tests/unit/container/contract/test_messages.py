@@ -38,12 +38,6 @@ SOME: list[dict[str, Any]] = [
 ]
 
 
-def test_messages_come_in_two_pieces_cut_at_any_byte() -> None:
-    data = b"".join(messages.encode(message) for message in SOME)
-    for cut in range(len(data) + 1):
-        assert decode_all(Decoder(), data[:cut], data[cut:]) == SOME
-
-
 def test_messages_come_byte_by_byte_and_several_at_once() -> None:
     data = b"".join(messages.encode(message) for message in SOME) * 3
     assert decode_all(Decoder(), *(data[at : at + 1] for at in range(len(data)))) == SOME * 3

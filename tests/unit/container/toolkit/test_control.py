@@ -196,16 +196,6 @@ def test_a_host_that_breaks_the_protocol_is_lost(loop: Loop, server: Server, run
     sock.close()
 
 
-def test_messages_that_come_byte_by_byte(loop: Loop, server: Server, run_until: RunUntil) -> None:
-    sock = socket.create_connection(server.address)
-    for byte in line(HELLO) + line({"op": "ready"}):
-        sock.sendall(bytes([byte]))
-        loop.run_once(0.005)
-    run_until(lambda: len(server.log) == 2)
-    assert server.log == [("joined", "algo-2"), ("algo-2", {"op": "ready"})]
-    sock.close()
-
-
 def free_address() -> tuple[str, int]:
     with control.listen("127.0.0.1") as free:
         return free.getsockname()

@@ -5,10 +5,8 @@ import json
 import os
 import re
 import runpy
-import shutil
 import sys
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,17 +21,9 @@ from estimators.records.logs import LogLine
 
 
 @pytest.fixture
-def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path / "home"))
-    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))
-    # Other tests' folders are no leftovers of these; a short path, or sockets would not fit into it.
-    temporary = tempfile.mkdtemp(prefix="cli-", dir="/tmp")
-    monkeypatch.setenv("TMPDIR", temporary)
-    monkeypatch.setenv("DOCKER_HOST", f"unix://{temporary}/none")  # nor are their containers
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "train.py").write_text("print('trained')")
-    yield tmp_path
-    shutil.rmtree(temporary, ignore_errors=True)
+def work(alone: Path) -> Path:
+    (alone / "train.py").write_text("print('trained')")
+    return alone
 
 
 @pytest.fixture

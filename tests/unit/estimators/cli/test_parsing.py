@@ -48,15 +48,7 @@ def test_durations_that_are_none(text: str) -> None:
         (["--text", "a b  'c'", "--empty", "", "--dash", "-"], {"text": "a b  'c'", "empty": "", "dash": "-"}),
         (["--ab=b=c"], {"ab": "b=c"}),
         (["--rate", "1e-3", "--flag", "true", "--name", "007"], {"rate": "1e-3", "flag": "true", "name": "007"}),
-    ],
-)
-def test_arguments_of_the_script(arguments: list[str], values: dict) -> None:
-    assert parsing.hyperparameters([], arguments) == values
-
-
-@pytest.mark.parametrize(
-    ("arguments", "values"),
-    [
+        # What is no name with a value is no hyperparameter.
         (["file.txt"], {}),
         (["--epochs", "3", "4"], {}),
         (["--no-cuda", "--epochs", "3", "--fp16"], {"epochs": 3}),
@@ -67,7 +59,7 @@ def test_arguments_of_the_script(arguments: list[str], values: dict) -> None:
         (["--sagemaker_program", "x.py"], {}),
     ],
 )
-def test_what_is_no_name_with_a_value_is_no_hyperparameter(arguments: list[str], values: dict) -> None:
+def test_arguments_of_the_script(arguments: list[str], values: dict) -> None:
     assert parsing.hyperparameters([], arguments) == values
 
 

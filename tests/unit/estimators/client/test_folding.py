@@ -76,18 +76,17 @@ def test_the_start_up_of_all_ranks_is_one_note() -> None:
     assert [text for _, text, _ in said] == [STARTUP_NOTE.decode().rstrip("\n"), "Epoch 1/2"]
 
 
-def test_equal_lines_of_several_ranks_are_one() -> None:
-    batch = [of(rank, b"Epoch 1/2\n", rank * MS) for rank in range(4)]
-    assert shown(Folding(), batch) == [("rank 0", "Epoch 1/2", 4)]
-
-
-def test_the_same_rank_twice_is_not_folded() -> None:
-    batch = [of(0, b"saved\n"), of(0, b"saved\n"), of(1, b"saved\n"), of(1, b"saved\n")]
-    assert shown(Folding(), batch) == [("rank 0", "saved", 2), ("rank 0", "saved", 2)]
-
-
-def test_the_lowest_rank_stands_for_all() -> None:
-    assert shown(Folding(), [of(2, b"a\n"), of(0, b"a\n"), of(1, b"a\n")]) == [("rank 0", "a", 3)]
+@pytest.mark.parametrize(
+    ("ranks", "times"),
+    [
+        pytest.param([0, 1, 2, 3], [4], id="each rank once"),
+        pytest.param([0, 0, 1, 1], [2, 2], id="the same rank twice"),
+        pytest.param([2, 0, 1], [3], id="the lowest rank stands for all"),
+    ],
+)
+def test_equal_lines_of_several_ranks_are_one(ranks: list[int], times: list[int]) -> None:
+    batch = [of(rank, b"Epoch 1/2\n", number * MS) for number, rank in enumerate(ranks)]
+    assert shown(Folding(), batch) == [("rank 0", "Epoch 1/2", count) for count in times]
 
 
 TRACEBACK = [

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import time
 
 import pytest
 
 from estimators.job.log_redaction import text_mask
-from estimators.job.secrets import MASK, mask_argv, mask_mapping, mask_request, mask_text, mask_value
+from estimators.job.secrets import MASK, looks_secret, mask_argv, mask_mapping, mask_request, mask_text, mask_value
 
 
 def test_empty_secrets_are_shown_empty() -> None:
@@ -21,6 +22,7 @@ def test_empty_secrets_are_shown_empty() -> None:
         *("PAD_TOKEN", "padToken", "mask-token", "sort_key", "image_key", "primary_key", "num_special_tokens_to_add"),
         *("placeholder_token", "oov_token", "sos_token", "word_delimiter_token", "token_embedding_dim", "token_ids"),
         *("token_type_ids", "per_token_loss", "secretary", "authors", "passes", "tokens_per_second", "KeyError"),
+        *("num-tokens", "epochs", "author", "keys", "lr", "compass"),
     ],
 )
 def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
@@ -32,7 +34,9 @@ def test_everyday_hyperparameters_are_not_secrets(name: str) -> None:
     [
         *("wandb_key", "WANDB_API_KEY", "COMET_KEY", "comet-key", "openaiKey", "AccountKey", "AZURE_STORAGE_KEY"),
         *("HF_TOKEN", "hub_token", "token", "use_auth_token", "sessionToken", "refresh_token", "API_TOKEN"),
-        *("db-password", "SMTP_PASS", "INIT_TOKEN", "INSTANCE_TOKEN", "NEXT_TOKEN"),
+        *("db-password", "SMTP_PASS", "INIT_TOKEN", "INSTANCE_TOKEN", "NEXT_TOKEN", "password", "DB_PASSWORD"),
+        *("api-key", "apiKey", "API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "client.secret", "credentials"),
+        *("private_key", "GITHUB_TOKEN", "accessKeyId", "auth", "passphrase", "wandb_api_key"),
     ],
 )
 def test_names_of_secrets(name: str) -> None:
@@ -105,10 +109,44 @@ def test_addresses_and_headers(text: str, expected: str) -> None:
     assert mask_text(text) == text_mask({})(text) == expected
 
 
-def test_masking_takes_a_time_that_grows_with_the_text_only() -> None:
-    times = 100_000
-    for text in ("eyJ" + "aaa" * times, "sk-" * times, "https://a?" + "a=" * times, "hf_ " * times, "-eyJ" * times):
-        assert text_mask({})(text)
+UNITS = (
+    *("c", "c.", "token", "token=", 'token="', "token='\\", "a://b", "://", "_-", "aA", "= ", "\\"),
+    *("sk-", "hf_ ", "-eyJ"),
+)
+
+
+@pytest.mark.parametrize(("start", "unit"), [*(("", unit) for unit in UNITS), ("eyJ", "aaa"), ("https://a?", "a=")])
+def test_masking_takes_a_time_that_grows_with_the_length_only(start: str, unit: str) -> None:
+    text = start + unit * (300_000 // len(unit))
+    begin = time.perf_counter()
+    mask_text(text)
+    mask_argv([text, "--token", text])
+    looks_secret(text)
+    assert time.perf_counter() - begin < 2
+    assert text_mask({})(text)
+
+
+def test_command_lines() -> None:
+    given = ["t.py", "--token", "abc", "--token=abc", "TOKEN=abc", "--epochs", "3", "--password", "--lr=1"]
+    shown = ["t.py", "--token", "***", "--token=***", "TOKEN=***", "--epochs", "3", "--password", "--lr=1"]
+    assert mask_argv(given) == shown
+
+
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ('api_key = "abc"', 'api_key = "***"'),
+        ("fit(password='a\\'b', lr=1)", "fit(password='***', lr=1)"),
+        ('{"token": "abc", "epochs": 3}', '{"token": "***", "epochs": 3}'),
+        ('os.environ["HF_TOKEN"] = "abc"', 'os.environ["HF_TOKEN"] = "***"'),
+        ("https://user:pw@host/x", "https://***@host/x"),
+        ("max_tokens = '3'", "max_tokens = '3'"),
+        ("token = read()", "token = read()"),
+        ("a = 'token'", "a = 'token'"),
+    ],
+)
+def test_assignments(text: str, masked: str) -> None:
+    assert mask_text(text) == masked
 
 
 def test_json_is_looked_into() -> None:

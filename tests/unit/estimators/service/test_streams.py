@@ -5,8 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -16,13 +15,6 @@ from estimators.records.record import JobRecord
 from estimators.service.streams import EVENT_LIMIT, LogStream
 
 NS = 1_000_000
-
-
-@pytest.fixture
-def record(tmp_path: Path) -> Iterator[JobRecord]:
-    made = JobRecord.create("job", tmp_path)
-    yield made
-    made.release()
 
 
 Write = Callable[..., None]

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from values import VirtualLoop
+from values import Told, VirtualLoop
 from waiting import until
 
 from estimators.backends.hosts import discovery
@@ -94,21 +94,6 @@ def test_a_place_is_gone_when_two_answers_in_a_row_lack_it() -> None:
         else:
             assert answers.take(found) == places
         assert answers.doubtful == doubtful
-
-
-class Told:
-    """Keeps what it is told; see :class:`estimators.backends.hosts.membership.MembershipListener`."""
-
-    def __init__(self) -> None:
-        self.said: list[object] = []
-        self.places: Callable[[Mapping[str, int | None]], None] = self.said.append
-        self.problem: Callable[[str], None] = self.said.append
-
-    def leaving(self, name: str, seconds: float) -> None:
-        raise AssertionError(name)
-
-    def hopeless(self, text: str) -> None:
-        raise AssertionError(text)
 
 
 def said_of(file: Path, contents: Sequence[bytes]) -> list[object]:

@@ -41,30 +41,20 @@ def test_it_removes_when_the_supervisor_lets_go(place: Path, asyncio_loop: Async
     asyncio_loop.run(asyncio.wait_for(main(), 20))
 
 
-def test_one_that_was_killed_a_moment_before_the_end_is_replaced_for_the_end(
-    place: Path, asyncio_loop: AsyncioLoop
+@pytest.mark.parametrize("is_noticed", [False, True])
+def test_one_that_was_killed_is_replaced_at_once_or_for_the_end(
+    place: Path, asyncio_loop: AsyncioLoop, is_noticed: bool
 ) -> None:
     async def main() -> None:
         remover = Remover(asyncio_loop, set(), "removing_values", "x", {"place": str(place), "works": True})
         first = remover.process
         first.kill()
-        await first.wait()
+        while is_noticed and remover.process is first:
+            await asyncio.sleep(0.01)
+        if not is_noticed:
+            await first.wait()
         remover.finish()
         assert remover.process is not first and await remover.process.wait() == 0
-        assert place.exists()
-
-    asyncio_loop.run(asyncio.wait_for(main(), 20))
-
-
-def test_another_one_replaces_one_that_is_killed(place: Path, asyncio_loop: AsyncioLoop) -> None:
-    async def main() -> None:
-        remover = Remover(asyncio_loop, set(), "removing_values", "x", {"place": str(place), "works": True})
-        first = remover.process
-        first.kill()
-        while remover.process is first:
-            await asyncio.sleep(0.01)
-        remover.finish()
-        assert await remover.process.wait() == 0
         assert place.exists()
 
     asyncio_loop.run(asyncio.wait_for(main(), 20))

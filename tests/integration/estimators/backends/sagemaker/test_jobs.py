@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from serving import Serving
 from waiting import until
 
 from estimators import MPI, JobNotFoundError, RunOptions, TensorFlow, TrainingJobError, TuningJobError
@@ -43,24 +44,9 @@ print("ended", flush=True)
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     """The environment of a client of a running endpoint."""
-    folder = tmp_path_factory.mktemp("endpoint")
-    file = folder / "endpoint.env"
-    options = ["--port", "0", "--s3-port", "0", "--no-profile", "--env-file", str(file), "--max-jobs", "2"]
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("AWS_")}
-    environment |= {"FLEETFIT_HOME": str(folder / "home"), "HOME": str(folder), "PYTHONPATH": str(ROOT)}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "estimators.cli.main", "serve", *options],
-        env=environment,
-        stdout=subprocess.DEVNULL,
-        stderr=(folder / "log").open("w"),
-    )
-    try:
-        until(lambda: file.exists() or server.poll() is not None)
-        assert server.poll() is None, (folder / "log").read_text()
-        yield dict(line.split("=", 1) for line in file.read_text().splitlines() if "=" in line)
-    finally:
-        server.send_signal(signal.SIGTERM)
-        server.wait(30)
+    served = Serving(tmp_path_factory.mktemp("endpoint"), "--no-profile", "--max-jobs", "2")
+    yield served.variables
+    served.close()
 
 
 @pytest.fixture(autouse=True)

@@ -165,12 +165,3 @@ def test_a_kept_container_that_ends_at_its_start_is_not_waited_for(
     monkeypatch.setattr(engine, "inspect", lambda container: {"State": {"Running": False}})
     with pytest.raises(EngineError, match="the kept container ended before a job ran in it"):
         kept.start(pool, "algo-1", {}, engine)
-
-
-def test_secrets_go_with_the_job(made: tuple[ContainerPool, int]) -> None:
-    pool, lock = made
-    pool.secrets("algo-1").mkdir(parents=True)
-    (pool.secrets("algo-1") / "secrets.json").touch()
-    pool.keep(FIRST, 60)
-    assert not list(pool.path.glob("secrets/*/*"))
-    os.close(lock)
