@@ -55,6 +55,8 @@ _GRACE_S = 0.5
 _LOOK_S = 0.01
 #: Time limit of a connection to another host, in seconds.
 _REACH_S = 3.0
+#: Number of attempts to create the job's folder.
+_TRIES = 100
 
 
 def main(argv: Sequence[str] = ()) -> int:
@@ -214,22 +216,15 @@ class _Resident:
             elif operation == "abort":
                 self._runner.abort([self._running[spare] for spare in message["spare"] if spare in self._running])
         except (OSError, ValueError, KeyError, TypeError) as error:
-            failed = {"op": "hello", "protocol": PROTOCOL} if operation == "hello" else {"op": "done", "id": number}
-            self._link.send({**failed, "error": f"{operation}: {error}"})
+            if operation == "hello":
+                self._link.send({"op": "hello", "protocol": PROTOCOL, "error": str(error)})
+            else:
+                self._link.send({"op": "done", "id": number, "error": f"{operation}: {error}"})
 
     def _hello(self, message: Message) -> None:
         self._silence = float(message["silence"])
         self._tells = bool(message.get("signals"))
-        root = Path(message["root"])
-        if not root.is_absolute():
-            self._shared = Path(tempfile.gettempdir()) / f"fleetfit-hosts-{os.getuid()}"
-            root = self._shared / root
-        while not root.is_dir():  # another agent may remove a parent folder that is empty
-            with contextlib.suppress(FileNotFoundError):
-                root.mkdir(mode=0o700, parents=True)
-        if self._shared is not None and self._shared.stat().st_uid != os.getuid():
-            raise PermissionError(f"{self._shared} belongs to another user")
-        self._root = self._transfers.folder = root
+        root = self._make_root(Path(message["root"]))
         facts = {
             "root": str(root),
             "python": sys.executable,
@@ -243,6 +238,30 @@ class _Resident:
             "identity": identity(),
         }
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
+
+    def _make_root(self, root: Path) -> Path:
+        """Create the job's folder, which is below the folder of all jobs if its path is relative. Return its path.
+
+        Raises:
+            OSError: the folder cannot be created, or the folder of all jobs belongs to another user.
+        """
+        shared = None if root.is_absolute() else Path(tempfile.gettempdir()) / f"fleetfit-hosts-{os.getuid()}"
+        if shared is not None:
+            root = shared / root
+        for left in reversed(range(_TRIES)):  # another agent may remove a parent folder that is empty
+            try:
+                if shared is not None:
+                    shared.mkdir(mode=0o700, exist_ok=True)
+                    if shared.is_symlink() or shared.stat().st_uid != os.getuid():
+                        raise PermissionError(f"{shared} belongs to another user")
+                self._root, self._shared = root, shared  # from now on, the end removes them
+                root.mkdir(mode=0o700, parents=True, exist_ok=True)
+                break
+            except (FileNotFoundError, FileExistsError):
+                if not left:
+                    raise
+        self._transfers.folder = root
+        return root
 
     def _place(self, path: str) -> Path:
         """Return a path below the job's folder.

@@ -26,7 +26,7 @@ def exports(module: str, file: str) -> tuple[list[str], Callable[[str], Any], Ca
     def get(name: str) -> Any:
         if name not in origins:
             # Python adds "Did you mean" to an uncaught error that has the name and the object.
-            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules[module])
+            raise AttributeError(f"module {module!r} has no attribute {name!r}", name=name, obj=sys.modules.get(module))
         if origins[name] == module:
             return importlib.import_module(f"{module}.{name}")
         value = getattr(importlib.import_module(origins[name]), name)

@@ -7,7 +7,6 @@ import io
 import os
 import re
 import sys
-import textwrap
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -100,23 +99,24 @@ def table(
         wanted = sum(2 + max(columns_of(row[one]) for row in (header, *rows)) for one in shown) - 2
         if width is not None and wanted > width:
             shown.remove(place)
-    room = width or 100_000  # for the names
-    for place in {*shown} - {names}:
-        room -= 2 + max(columns_of(row[place]) for row in (header, *rows))
-    room = max(room, (width or 0) // 2)
-    longest = max((columns_of(row[names]) for row in rows), default=12)
+    divided, name_width = [[visible(row[names])] for row in rows], None
+    if width is not None:
+        others = sum(2 + max(columns_of(row[place]) for row in (header, *rows)) for place in shown if place != names)
+        room = max(width - others, width // 2)
+        divided = [_divided(name, room) for [name] in divided]
+        name_width = min(max([12, *(columns_of(line) for lines in divided for line in lines)]), room)
     made = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, header_style="bold")
     for place in shown:
+        named = place == names
         made.add_column(
             Text(header[place]),
-            no_wrap=(place != names or longest <= (width or 0) // 2) and not (paragraphs and place == shown[-1]),
-            overflow="fold" if place == names else "ellipsis",
-            min_width=12 if place == names else 4,
+            no_wrap=not named and not (paragraphs and place == shown[-1]),
+            overflow="fold" if named else "ellipsis",
+            width=name_width if named else None,
+            min_width=12 if named else 4,
         )
-    for row in rows:
-        name = visible(row[names])  # which is divided at hyphens
-        name = name if columns_of(name) <= room else "\n".join(textwrap.wrap(name, room, break_long_words=False))
-        cells = [Text(name if place == names else visible(row[place])) for place in shown]
+    for row, lines in zip(rows, divided, strict=True):
+        cells = [Text("\n".join(lines) if place == names else visible(row[place])) for place in shown]
         if status_column is not None:
             cells[shown.index(status_column)].stylize(_STATUS_STYLES.get(row[status_column].split(" ", 1)[0], ""))
         made.add_row(*cells)
@@ -127,6 +127,16 @@ def table(
     with console.capture() as captured:
         console.print(made)
     return "".join(f"{line.rstrip()}\n" for line in captured.get().splitlines())
+
+
+def _divided(name: str, room: int) -> list[str]:
+    """Return the lines of a name. A name that is wider than ``room`` columns is divided after hyphens."""
+    lines = [""]
+    for part in [name] if columns_of(name) <= room else re.findall("[^-]*-+|[^-]+", name):
+        if lines[-1] and columns_of(lines[-1] + part) > room:
+            lines.append("")
+        lines[-1] += part
+    return lines
 
 
 def with_states_coloured(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -23,6 +24,7 @@ from estimators.job.errors import BackendError, ConfigurationError, JobUnreachab
 from estimators.job.inputs import Inputs
 from estimators.results.comparison.comparison import Comparison, Group
 from estimators.results.result import Result
+from estimators.results.tables import terminal_width
 
 #: Maximum time to wait until the supervisor of an ended job has exited, in seconds. The next run starts afterwards.
 _SETTLE_SECONDS = 75.0
@@ -70,7 +72,8 @@ def compare(
     Raises:
         ConfigurationError: no item is given, an item cannot be compared, or an option is wrong.
         JobNotFoundError: no job has the given name.
-        KeyboardInterrupt: the user interrupted a run. The table of the runs that have ended is printed.
+        KeyboardInterrupt: the user interrupted a run. The table of the runs that have ended is printed to standard
+            error.
     """
     things, given = _things(what, names)
     rules.whole(1)("compare(repeat=…)", repeat)
@@ -90,17 +93,31 @@ def compare(
         write_text(sys.stderr, f"{title} …\n")
         line = _StatusLine(title) if not logs and is_terminal(sys.stderr) else None
         try:
-            found[index].append(_run(things[index], inputs, line, logs=logs))
+            run = _run(things[index], inputs, line, logs=logs)
+            found[index].append(run.result() if isinstance(run, TrainingJob) else run)
+            if isinstance(run, TrainingJob):
+                settle(run)
+                found[index][-1] = run.result()  # from the complete record
         except KeyboardInterrupt:
-            ended = [(results, name) for results, name in zip(found, given, strict=True) if results]
-            if ended:
-                table = Comparison(_groups(*zip(*ended, strict=True)), prices=prices)
-                write_text(sys.stderr, f"compare: interrupted. The runs that have ended:\n\n{table}\n")
+            if line is not None:
+                line.clear()
+            _show_ended(found, given, prices)
             raise
     comparison = Comparison(_groups(found, given), prices=prices)
     for text in comparison.warnings:
         warn(text, ComparisonWarning)
     return comparison
+
+
+def _show_ended(
+    found: Sequence[Sequence[Result]], given: Sequence[str | None], prices: Mapping[str, float] | None
+) -> None:
+    """Print the table of the runs so far to standard error, because the comparison was interrupted."""
+    ended = [(results, name) for results, name in zip(found, given, strict=True) if results]
+    if ended:
+        table = Comparison(_groups(*zip(*ended, strict=True)), prices=prices).as_text(terminal_width(sys.stderr))
+        with contextlib.suppress(OSError, ValueError):  # Ctrl-C may also have ended the reader of standard error
+            write_text(sys.stderr, f"compare: interrupted. The runs that have ended:\n\n{table}\n")
 
 
 def _turns(runs: Sequence[bool], repeat: int) -> list[int]:
@@ -204,11 +221,15 @@ class _StatusLine(Callback):
 
     def on_end(self, job: TrainingJob) -> None:
         """Remove the line."""
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove the line."""
         self._printer.status("")
 
 
-def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool) -> Result:
-    """Run an estimator, and wait until its job has ended and the job's record is complete. Return the result."""
+def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool) -> TrainingJob | Result:
+    """Run an estimator. Return its job, which has ended, or a result if the job could not be started."""
     try:
         watched: dict[str, Any] = (
             {"callbacks": line} if line is not None and "callbacks" in signature(estimator.fit).parameters else {}
@@ -221,8 +242,7 @@ def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool
     except (BackendError, JobUnreachableError) as error:
         # Nothing was started. The comparison continues, so that the other results are not lost.
         return not_started(estimator, str(error))
-    settle(job)
-    return job.result()
+    return job
 
 
 def not_started(estimator: Estimator, reason: str) -> Result:

@@ -131,6 +131,10 @@ class JobProgress:
         self._begin(event.attempt)
         if event.kind == "phase":
             name = str(event.data.get("name"))
+            if name == "cluster_ready" and self._phase == "installing":  # an elastic job tells no "ranks_started"
+                self._phase = ""
+            if name == "installing" and self._phase:  # a host that has joined an elastic job
+                return
             if name in _PHASES and name != self._phase:
                 # An event of the start may be read after the script's first line.
                 self._phase, self._printed = name, self._printed and name in _QUIET

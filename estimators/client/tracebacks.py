@@ -28,7 +28,7 @@ _REMOTE = re.compile(rb"[\w.]*RemoteTraceback: *\r?$")
 #: A shortcut: every line that matches one of the two contains one of these.
 _HINTS = (b"Traceback (most recent call last)", b"RemoteTraceback: ")
 #: Beginnings of the line that Python prints between two chained exceptions.
-_CHAIN = re.compile(rb"During handling of the above exception|The above exception was the direct cause")
+_CHAIN = re.compile(r"During handling of the above exception|The above exception was the direct cause")
 
 _Key = tuple[str, str | None]
 
@@ -116,22 +116,20 @@ def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -
         known: The lines of the traceback that the caller shows.
         mask: A function that hides secrets in a text.
     """
+    texts = [_bare(mask(line.data.decode("utf-8", "replace"))) for line in lines]
     starts = [place for place, line in enumerate(lines) if _begins(line)]
     first = starts.pop()
     # Include the text of a remote traceback, and the tracebacks of the exceptions that are chained with the last one.
-    while starts and (
-        _REMOTE.match(lines[starts[-1]].data) or any(_CHAIN.match(line.data) for line in lines[starts[-1] : first])
-    ):
+    while starts and (_REMOTE.match(lines[starts[-1]].data) or any(map(_CHAIN.match, texts[starts[-1] : first]))):
         first = starts.pop()
     yield from lines[:first]
     in_frames = False
-    for line in lines[first:]:
-        text = _bare(mask(line.data.decode("utf-8", "replace")))
+    for line, text in zip(lines[first:], texts[first:], strict=True):
         if _begins(line) or _HEADER.match(line.data.lstrip(b" |")):
             in_frames = True
         elif in_frames and line.data.startswith((b" ", b"\t")) and not _IN_GROUP.match(line.data):
             continue
-        elif text and text not in known and not text.isdigit() and not _CHAIN.match(line.data):
+        elif text and text not in known and text != '"""' and not text.isdigit() and not _CHAIN.match(text):
             in_frames = in_frames and _IN_GROUP.match(line.data) is not None
             yield line
 

@@ -130,7 +130,7 @@ class RemoteHost(Host):
             text = "the host has another version of fleetfit. Install this machine's version on the host"
             raise HostUnavailable(text)
         if "error" in message:
-            raise HostUnavailable(f"the host cannot create the job's folder: {message['error']}")
+            raise HostUnavailable(f"the host cannot prepare the job: {message['error']}")
         known = {field: message[field] for field in HostFacts.__dataclass_fields__ if field in message}
         self.facts = HostFacts(**known)
         self.interface = self.interface or self.facts.interface_of(self.address) or ""

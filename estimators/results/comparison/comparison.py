@@ -348,9 +348,16 @@ class Comparison:
         }  # fmt: skip
 
     def __str__(self) -> str:
+        return self.as_text(tables.terminal_width())
+
+    def as_text(self, width: int | None) -> str:
+        """Return the table and its notes as text.
+
+        Args:
+            width: The largest width, in columns of a terminal. None for no limit.
+        """
         if not self.groups:
             return "nothing to compare"
-        width = tables.terminal_width()
         lines = [tables.numbers(*self.rows(), width)]
         if self.notes():
             lines += ["", *tables.paragraphs(self.notes(), width)]

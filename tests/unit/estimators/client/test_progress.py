@@ -48,8 +48,10 @@ def test_an_installation_is_a_stage_of_the_start() -> None:
     progress.stand("Pending", "Waiting for capacity")
     assert progress.stage == "waiting for hosts"
     progress.stand("Training", "")
-    progress.take([phase("ranks_started")])
-    assert progress.stage == "importing"
+    progress.take([phase("cluster_ready")])  # after which an elastic job imports
+    assert progress.stage == "launching"
+    progress.take([phase("imported"), phase("first_step"), phase("installing")])
+    assert progress.stage == "training", "another host, which joins the job, installs them"
 
 
 def test_a_plain_script_runs_from_its_first_line_on() -> None:

@@ -45,6 +45,8 @@ def test_one_that_another_process_sent_is_left_out_with_its_introduction() -> No
     chained = [*remote, "The above exception was the direct cause of the following exception:", "", *FRAMES, ERROR]
     assert texts(held.take([*lines("epoch 1"), *lines(*chained)])) == ["epoch 1"]
     assert texts(held.rest("\n".join(chained))) == []
+    assert texts(held.take(lines(*chained))) == []
+    assert texts(held.rest(TOLD.replace("no data", "all"))) == [ERROR, ERROR]
 
 
 def test_members_of_a_group_are_left_out_or_told_without_frames() -> None:
