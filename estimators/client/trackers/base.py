@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from container.contract.wire import Event
 from container.system.files import read_json, write_json
 from container.system.locations import path_here
 from estimators.client.callbacks import Callback, EventTail, metric_of
-from estimators.client.printing import write_text
+from estimators.client.printing import say
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.job.request import TrainingJobSpec
@@ -166,7 +165,7 @@ class Tracker(Callback, abc.ABC):
             del self._feeds[job.record.path]
         else:
             problem = f" ({feed.problem})" if feed.problem else ""
-            _say(
+            say(
                 f"{self.title} has not received all data of training job {job.name}{problem}. To send the rest, run "
                 f"`fleetfit track {self.extra} {job.name}`."
             )
@@ -229,7 +228,7 @@ class Sending:
         Args:
             over: Whether the job has ended. If so, the run is closed.
         """
-        self._open()
+        self._opened()
         while events := self._tail.read():
             try:
                 points = self._points(events)
@@ -261,14 +260,10 @@ class Sending:
             size = 0
         return self._state.get("ended") == str(self._job.status) and self._tail.offset >= size
 
-    def _open(self) -> None:
+    def _opened(self) -> TrackedRun:
         if self._run is None:
             self._run = self._tracker.open(self._job, self._state["run"], self._parent)
             self._keep(run=self._run.id)
-
-    def _opened(self) -> TrackedRun:
-        self._open()
-        assert self._run is not None
         return self._run
 
     def _keep(self, **values: Any) -> None:
@@ -348,7 +343,7 @@ class _Feed:
                 self.problem = _cause(error)
                 if not told:
                     told = True
-                    _say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
+                    say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
                 # If the job ends during the pause, try again at once. Later tries follow after pauses.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])
@@ -423,11 +418,6 @@ def _model_of(job: TrainingJob) -> Path | None:
 def _cause(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return cut(text, 300).rstrip(".")
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        write_text(sys.stderr, f"fleetfit: {text}\n")
 
 
 def user_folder(text: str | os.PathLike[str]) -> str:
