@@ -380,14 +380,7 @@ def _has(root: Path, name: str) -> bool:
     """
     real = os.path.realpath(root)
     path = os.path.join(real, name)
-    return os.path.lexists(path) and not _left_out(_rules(real, ()), path, is_folder=os.path.isdir(path))
-
-
-def _left_out(rules: ignoring.Ignored, path: str, *, is_folder: bool) -> bool:
-    try:
-        return rules.leaves_out(path, is_folder=is_folder)
-    except OSError as error:
-        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
+    return os.path.lexists(path) and not ignoring.Ignored(real).leaves_out(path, is_folder=os.path.isdir(path))
 
 
 def _plain(argument: str, location: str | os.PathLike[str]) -> str:
@@ -522,7 +515,7 @@ def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tu
         if os.path.isdir(real):
             if name:
                 folders.append(name)
-            rules = _rules(real, kept)
+            rules = ignoring.Ignored(real, kept)
             taken = ignored.setdefault(rules.file, [])
             for item in _walk(real, name, real, (real,), without, left_out, rules, taken):
                 if isinstance(item, str):
@@ -533,13 +526,6 @@ def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tu
             entries.append(_file(real, name, os.stat(real)))
     found = {file: tuple(names) for file, names in ignored.items() if names}
     return Listing(tuple(entries), tuple(folders), tuple(left_out), found)
-
-
-def _rules(folder: str, kept: tuple[str, ...]) -> ignoring.Ignored:
-    try:
-        return ignoring.Ignored(folder, kept)
-    except OSError as error:
-        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
 
 
 def _walk(
@@ -575,7 +561,7 @@ def _walk(
         name = f"{prefix}/{item.name}" if prefix else item.name
         path = item.path
         is_folder = item.is_dir(follow_symlinks=False)
-        if _left_out(rules, path, is_folder=is_folder):
+        if rules.leaves_out(path, is_folder=is_folder):
             ignored.append(f"{name}/" if is_folder else name)
             continue
         if item.is_symlink():
@@ -604,7 +590,7 @@ def _walk(
                 continue
             yield name
             inner_root = root if path == item.path else path
-            inner_rules = rules if inner_root == root else _rules(inner_root, ())
+            inner_rules = rules if inner_root == root else ignoring.Ignored(inner_root)
             yield from _walk(path, name, inner_root, (*above, path), without, left_out, inner_rules, ignored)
         elif (kind := _kind(status)) is not None:
             left_out.append(f"{path} is left out: {kind} cannot be part of a job's code")
