@@ -237,7 +237,6 @@ class _Watch:
     def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
         self._callback = callback
         self._job = job
-        self._stall = stall
         self._heard = threading.Event()
         self._over = threading.Event()
         self.news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
