@@ -192,8 +192,8 @@ class Tracker(Callback, abc.ABC):
         given_up = self._feeds.pop(job.record.path, None)
         if given_up is not None:
             given_up.finish(None)
-        with contextlib.ExitStack() as stack:
-            if not stack.enter_context(_locked(state_file(self, job.record.path))):
+        with _locked(state_file(self, job.record.path)) as locked:
+            if not locked:
                 return False
             try:
                 sending = Sending(self, job, parent)
@@ -228,24 +228,19 @@ class Sending:
         Args:
             over: Whether the job has ended. If so, the run is closed.
         """
-        self._opened()
+        if self._run is None:
+            self._run = self._tracker.open(self._job, self._state["run"], self._parent)
+            self._keep(run=self._run.id)
         while events := self._tail.read():
-            try:
-                points = self._points(events)
-                if points:
-                    self._opened().log(points)
-            except BaseException:
-                self._tail.offset = int(self._state["offset"])  # the next call sends these events
-                raise
             steps = dict(self._state["steps"])
-            for point in points:
-                steps[point.name] = point.step + 1
+            points = self._points(events, steps)
+            if points:
+                self._run.log(points)
             self._keep(offset=self._tail.offset, steps=steps)
         if over:
             model = _model_of(self._job)
             stamp = str(model) if model is not None else None
-            self._opened().finish(str(self._job.status), model if self._state["model"] != stamp else None)
-            self._run = None
+            self._run.finish(str(self._job.status), model if self._state["model"] != stamp else None)
             self._keep(model=stamp, ended=str(self._job.status))
 
     @property
@@ -260,19 +255,13 @@ class Sending:
             size = 0
         return self._state.get("ended") == str(self._job.status) and self._tail.offset >= size
 
-    def _opened(self) -> TrackedRun:
-        if self._run is None:
-            self._run = self._tracker.open(self._job, self._state["run"], self._parent)
-            self._keep(run=self._run.id)
-        return self._run
-
     def _keep(self, **values: Any) -> None:
         self._state.update(values)
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         write_json(self._file, self._state)
 
-    def _points(self, events: Sequence[Event]) -> list[TrackedValue]:
-        steps = dict(self._state["steps"])
+    def _points(self, events: Sequence[Event], steps: dict[str, int]) -> list[TrackedValue]:
+        """Return the values of metrics in events, and count the values of each metric in ``steps``."""
         points = []
         for event in events:
             metric = metric_of(event)
