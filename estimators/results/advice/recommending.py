@@ -23,7 +23,7 @@ from estimators.results.summary import bytes_text, dollars_text, number_text, pe
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
-STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
+STRATEGIES = calibrations.STRATEGIES
 #: The relative difference below which speeds are treated as equal. Among equal speeds, fewer hosts are preferred, then
 #: the lower price, then the order of the strategies.
 _ALIKE = 0.01

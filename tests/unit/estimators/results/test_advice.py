@@ -168,13 +168,13 @@ def test_what_is_missing_or_wrong_is_said(model: object, options: dict, part: st
 
 
 def test_a_line_is_found_and_never_negative() -> None:
-    line = calibrations.line_through([(1e6, 0.003), (2e6, 0.004), (10e6, 0.012)])
+    line = calibrations.line_through([(1e6, 0.003), (2e6, 0.004), (10e6, 0.012)], [9.0, 4.0, 1.0])
     assert line.fixed_s == pytest.approx(0.002) and line.bandwidth == pytest.approx(1e9)
-    steep = calibrations.line_through([(1e6, 0.001), (2e6, 0.004)])
+    steep = calibrations.line_through([(1e6, 0.001), (2e6, 0.004)], [16.0, 1.0])
     assert steep.fixed_s == 0 and steep.bandwidth > 0
-    flat = calibrations.line_through([(1e6, 0.004), (1e6, 0.004)])
+    flat = calibrations.line_through([(1e6, 0.004), (1e6, 0.004)], [1.0, 1.0])
     assert flat.seconds(1e6) == pytest.approx(0.004, rel=0.02)
-    falling = calibrations.line_through([(1e6, 0.004), (9e6, 0.003)])
+    falling = calibrations.line_through([(1e6, 0.004), (9e6, 0.003)], [1.0, 1.0])
     assert falling.seconds(1e6) == pytest.approx(falling.seconds(9e6), rel=0.1)
 
 
