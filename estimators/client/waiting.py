@@ -74,7 +74,7 @@ class JobDisplay:
         self._stage = self.progress.stage if self.progress is not None else ""  # the last stage that was printed
         self._shown_at = float("-inf")
         self._interrupted = False
-        target: Any = self.pane.stream if self.pane is not None else stream
+        target: Any = self.pane or stream
         self._reader = LogReader(job.record) if stream is not None else None
         self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
         #: The descriptor of the stream if the stream is a pipe or socket. It is watched, because the reader may close
