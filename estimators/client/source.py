@@ -17,11 +17,11 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from container.contract.names import nearest_file
+from container.contract.names import listed, nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -165,14 +165,15 @@ class Source:
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
-                    f"source_dir: {_some(modules)} {are} not part of the job's code, because of {file}. To change "
-                    f"this, edit or create the file {ignoring.OWN} in source_dir: this file replaces .gitignore files."
+                    f"source_dir: {listed(modules, _MOST_NAMED)} {are} not part of the job's code, because of {file}. "
+                    f"To change this, edit or create the file {ignoring.OWN} in source_dir: this file replaces "
+                    ".gitignore files."
                 )
 
     def notes(self) -> list[str]:
         """Return one text for each kind of ignore file. The text lists the files that the ignore file excludes."""
         ignored = self.listing.ignored.items()
-        return [f"left out of the job's code by {file}: {_some(names)}" for file, names in ignored]
+        return [f"left out of the job's code by {file}: {listed(names, _MOST_NAMED)}" for file, names in ignored]
 
     def _largest(self) -> list[tuple[str, int]]:
         sizes: dict[str, int] = {}
@@ -263,11 +264,6 @@ class Source:
                 os.symlink(entry.link, place)
             else:
                 _copy(entry, place)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def resolve_function(
