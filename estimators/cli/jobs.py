@@ -153,7 +153,9 @@ def run_list(args: argparse.Namespace) -> int:
     from estimators.results.listing import summaries
     from estimators.results.tables import terminal_width
 
-    jobs = summaries(skipped=console.say)
+    jobs, unreadable = summaries()
+    for line in unreadable:
+        console.say(line)
     if args.status:
         jobs = [job for job in jobs if job["status"] == args.status]
     if args.limit:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from container.contract.strategies import MPI, CollectiveAllReduce, ParameterServer
+from container.contract.strategies import MPI, CollectiveAllReduce, Distribution, ParameterServer
 from estimators.client.compare import compare
 from estimators.client.estimator import TensorFlow
 from estimators.job.fleets import DEFAULT
@@ -22,6 +20,13 @@ from estimators.results.result import Result
 SMALL, LARGE, BETWEEN = "64,300,256,10", "512,1152,2048,1000,10", "256,1024,900,100,10"
 #: Metrics that the probe, the script of these trainings, reports for each model.
 _REPORTED = ("gradient_bytes", "step_s", "own_s")
+#: Number of records in a step of one process.
+_BATCH_SIZE = 32
+_STRATEGIES: dict[str, Distribution] = {
+    "mpi": MPI(),
+    "collective_all_reduce": CollectiveAllReduce(communication="ring"),
+    "parameter_server": ParameterServer(),
+}
 
 _SCRIPT = """\
 import sys
@@ -30,57 +35,6 @@ from container.distributed.tensorflow import probe
 
 probe.main(probe.parse_arguments(sys.argv[1:]))
 """
-
-
-def estimator(
-    strategy: str,
-    processes: int,
-    models: Sequence[str],
-    *,
-    source_dir: str,
-    instance_type: str = DEFAULT,
-    seconds: float = 0.6,
-    batch_size: int = 32,
-    **arguments: Any,
-) -> TensorFlow:
-    """Return an estimator that runs the probe, a script that measures training steps, as one process on each host.
-
-    Args:
-        strategy: The strategy: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
-        processes: The number of processes.
-        models: The perceptrons. Each text lists the number of units of each layer, such as ``64,300,10``.
-        source_dir: The folder with the script, from :func:`script`.
-        instance_type: The instance type of the hosts.
-        seconds: The duration of the timed steps of each model, in seconds.
-        batch_size: The number of records in a step of one process.
-        arguments: More arguments of the estimator.
-    """
-    kinds: dict[str, Any] = {
-        "mpi": MPI(),
-        "collective_all_reduce": CollectiveAllReduce(communication="ring"),
-        "parameter_server": ParameterServer(),
-    }
-    return TensorFlow(
-        **{
-            "entry_point": "probe.py",
-            "source_dir": source_dir,
-            "instance_count": processes,
-            "instance_type": instance_type,
-            "distribution": kinds[strategy],
-            "hyperparameters": {"layers": "/".join(models), "seconds": seconds, "batch-size": batch_size},
-            "model_dir": False,
-            "base_job_name": "calibrate",
-            **arguments,
-        }
-    )
-
-
-@contextmanager
-def script() -> Iterator[str]:
-    """Yield a temporary folder that contains the probe's script. The folder is removed afterwards."""
-    with tempfile.TemporaryDirectory(prefix="probe-") as folder:
-        Path(folder, "probe.py").write_text(_SCRIPT, encoding="utf-8")
-        yield folder
 
 
 def measure(
@@ -94,25 +48,36 @@ def measure(
 ) -> Comparison:
     """Run the probe under each strategy with each number of processes, one job after another.
 
-    Each job trains all perceptrons.
+    Each job trains all perceptrons. Each host has one process.
 
     Args:
-        strategies: The strategies.
+        strategies: The strategies: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.
         counts: The numbers of processes.
         models: The perceptrons. Each text lists the number of units of each layer, such as ``64,300,10``.
         instance_type: The instance type of the hosts.
         seconds: The duration of the timed steps of each model, in seconds.
         alone: Whether to also run a job with a single process.
     """
-    with script() as folder:
-        settings: dict[str, Any] = {"source_dir": folder, "instance_type": instance_type, "seconds": seconds}
-        runs: dict[str, TensorFlow] = {}
-        if alone:  # the strategy makes no difference to a single process: use one that needs no other software
-            runs["alone"] = estimator("collective_all_reduce", 1, models, **settings)
-        for processes in counts:
-            for strategy in strategies:
-                runs[f"{strategy} × {processes}"] = estimator(strategy, processes, models, **settings)
-        return compare(runs)
+    runs = {f"{strategy} × {processes}": (strategy, processes) for processes in counts for strategy in strategies}
+    if alone:  # the strategy makes no difference to a single process: use one that needs no other software
+        runs = {"alone": ("collective_all_reduce", 1), **runs}
+    with tempfile.TemporaryDirectory(prefix="probe-") as folder:
+        Path(folder, "probe.py").write_text(_SCRIPT, encoding="utf-8")
+        return compare(
+            {
+                name: TensorFlow(
+                    entry_point="probe.py",
+                    source_dir=folder,
+                    instance_count=processes,
+                    instance_type=instance_type,
+                    distribution=_STRATEGIES[strategy],
+                    hyperparameters={"layers": "/".join(models), "seconds": seconds, "batch-size": _BATCH_SIZE},
+                    model_dir=False,
+                    base_job_name="calibrate",
+                )
+                for name, (strategy, processes) in runs.items()
+            }
+        )
 
 
 def observations(comparison: Comparison) -> tuple[Observation, ...]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from container.contract.names import shown
@@ -21,8 +21,8 @@ from container.contract.wire import Event
 from estimators.job.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from estimators.client.progress import JobProgress
     from estimators.client.training_job import TrainingJob
+    from estimators.client.waiting import JobDisplay
     from estimators.records.record import JobRecord
 
 #: Maximum number of events that are read at once.
@@ -101,25 +101,16 @@ class EventFeed:
     Args:
         job: The job.
         callbacks: The callbacks.
-        progress: The object that tracks the job's progress, or None.
-        before: The function to call before the callbacks are called. It clears the status line, because a callback may
-            print.
+        output: The display of the job's logs. Its progress also gets the events. Its status line is removed before the
+            callbacks are called, because a callback may print.
         known: The number of events at the beginning of the record that the callbacks do not get. A callback that has
             stopped the job because of a metric must not get this metric again after ``resume()``.
     """
 
-    def __init__(
-        self,
-        job: TrainingJob,
-        callbacks: tuple[Callback, ...],
-        progress: JobProgress | None = None,
-        before: Callable[[], None] = lambda: None,
-        known: int = 0,
-    ) -> None:
+    def __init__(self, job: TrainingJob, callbacks: tuple[Callback, ...], output: JobDisplay, known: int) -> None:
         self._job = job
         self._callbacks = callbacks
-        self._progress = progress
-        self._before = before
+        self._output = output
         self._known = known
         self._muted = False
         self._tail = EventTail(job.record)
@@ -130,22 +121,22 @@ class EventFeed:
 
     def poll(self) -> bool:
         """Pass new events to the callbacks. Return whether there were new events."""
-        if not self._callbacks and self._progress is None:
+        progress = self._output.progress
+        if not self._callbacks and progress is None:
             return False
         told = False
         while events := self._tail.read():
-            if not self._callbacks and self._progress is not None:
-                self._progress.take(events)
-                return True  # no callback waits for the other events, so leave them to the next call
             told = True
-            if self._progress is not None:
-                self._progress.take(events)
-            if self._callbacks and not self._muted:
+            if progress is not None:
+                progress.take(events)
+            if not self._callbacks:
+                break  # no callback waits for the other events, so leave them to the next call
+            if not self._muted:
                 self._tell(events)
         return told
 
     def _tell(self, events: list[Event]) -> None:
-        self._before()
+        self._output.hide()
         for event in events:
             if self._known > 0:
                 self._known -= 1
@@ -162,7 +153,7 @@ class EventFeed:
             for callback in reversed(self._callbacks):
                 stack.callback(callback.on_end, self._job)
             self.poll()
-            self._before()
+            self._output.hide()
 
 
 class EventTail:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import shlex
 import subprocess
 import sys
+import tempfile
 import traceback
 import warnings
 from pathlib import Path
@@ -326,29 +326,12 @@ def _check_writable(argument: str, uri: str) -> None:
         folder = folder.parent
     if not folder.is_dir():
         raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r} is not a folder.")
-    error = _write_error(folder)
-    if error is not None:
-        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r}: {error}.")
-
-
-def _write_error(folder: Path) -> str | None:
-    """Return the reason why no file can be created in a folder, or None if a file can be created.
-
-    The function creates and removes a test file.
-    """
     try:
-        os.close(os.open(folder, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        return None
+        with tempfile.TemporaryFile(dir=folder):
+            pass
     except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR, errno.EINVAL):
-            return error.strerror
-    probe = folder / f".fleetfit-{os.getpid()}"  # this file system does not support O_TMPFILE
-    try:
-        os.close(os.open(probe, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
-        probe.unlink()
-    except OSError as error:
-        return error.strerror
-    return None
+        reason = error.strerror
+        raise ConfigurationError(f"{argument}={uri!r} cannot be written: {str(folder)!r}: {reason}.") from None
 
 
 def check_faults(spec: TrainingJobSpec, options: RunOptions) -> None:

@@ -63,19 +63,14 @@ def main(argv: list[str] | None = None) -> int:
     if arguments.home is not None:
         os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)
     if arguments.command == "submit":
-        return submit(sys.stdin.buffer, Speaker(sys.stdout.fileno()))
-    return follow(str(arguments.job), sys.stdin.fileno(), Speaker(sys.stdout.fileno()))
+        return submit(sys.stdin.buffer, Speaker())
+    return follow(str(arguments.job), sys.stdin.fileno(), Speaker())
 
 
 class Speaker:
-    """A writer that sends messages to the sender of a job. Several threads can write at the same time.
+    """A writer that sends messages to the sender of a job. Several threads can write at the same time."""
 
-    Args:
-        descriptor: The file descriptor to write to.
-    """
-
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
+    def __init__(self) -> None:
         self._lock = threading.Lock()
 
     def say(self, message: Mapping[str, Any]) -> None:
@@ -87,7 +82,7 @@ class Speaker:
         data = memoryview(encode(message, LIMIT))
         with self._lock:
             while data:
-                data = data[os.write(self._descriptor, data) :]
+                data = data[os.write(sys.stdout.fileno(), data) :]
 
 
 # --- taking a job ---
@@ -251,14 +246,20 @@ class _Listener(threading.Thread):
         return bool(data)
 
     def _ask(self, message: Message) -> None:
+        answer = ask(self._name, message["message"])
         try:
-            answer = ipc_client.request(JobRecord.open(self._name), message["message"])
-        except FleetfitError as error:
-            answer = {"ok": False, "error": str(error)}
-        try:
-            self._speaker.say({**answer, "op": "answer", "id": message.get("id")})
+            self._speaker.say({**answer, "id": message.get("id")})
         except OSError:
             os._exit(0)
+
+
+def ask(name: str, message: Message) -> Message:
+    """Send a request to a job's supervisor, and return the supervisor's response, or an error as a response."""
+    try:
+        answer = ipc_client.request(JobRecord.open(name), message)
+    except FleetfitError as error:
+        answer = {"ok": False, "error": str(error)}
+    return {**answer, "op": "answer"}
 
 
 def follow(name: str, descriptor: int, speaker: Speaker) -> int:

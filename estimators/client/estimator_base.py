@@ -418,7 +418,7 @@ class EstimatorBase:
         if callable(discovery):
             from estimators.client import host_discovery
 
-            host_discovery.follow(discovery, job.record.path, lambda: job.status.is_terminal)
+            host_discovery.follow(discovery, job)
         if not attached and draft.settings.detached:
             # Without this wait, this process (in a container, for example) could end before the job has been sent.
             job._wait_until_taken()

@@ -6,6 +6,7 @@ number of ranks. This is called folding. The log files still contain every line.
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import time
 from collections import deque
@@ -82,17 +83,15 @@ class Shown(NamedTuple):
     times: int = 1
 
 
+@dataclasses.dataclass(slots=True, eq=False)
 class _HeldLine:
     """A line that is held back, because other ranks may still print the same line."""
 
-    __slots__ = ("arrived", "foldable", "line", "number", "said_by")
-
-    def __init__(self, line: LogLine, number: int, arrived: float, *, foldable: bool) -> None:
-        self.line = line
-        self.number = number
-        self.arrived = arrived
-        self.said_by = 1
-        self.foldable = foldable
+    line: LogLine
+    number: int
+    arrived: float
+    foldable: bool
+    said_by: int = 1
 
 
 class Folding:
@@ -159,7 +158,7 @@ class Folding:
                 equal.line = line
             self._newest[key] = equal.number
             return
-        held = _HeldLine(line, self._number, now, foldable=foldable)
+        held = _HeldLine(line, self._number, now, foldable)
         self._number += 1
         self._newest[key] = held.number
         self._queue.append(held)

@@ -7,11 +7,13 @@ import threading
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import DISCOVERED
+
+if TYPE_CHECKING:
+    from estimators.client.training_job import TrainingJob
 
 #: Interval between calls of the function, in seconds.
 EVERY_S = 1.0
@@ -36,7 +38,7 @@ def lines(answer: Any) -> str:
     return "".join(f"{name}\n" for name in answer)
 
 
-def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool]) -> None:
+def follow(function: Callable[[], Any], job: TrainingJob) -> None:
     """Start a thread that calls a discovery function until the job has ended, and writes the results to the record.
 
     The supervisor reads the results from the record. If the function raises an exception, the thread issues a warning,
@@ -44,20 +46,19 @@ def follow(function: Callable[[], Any], record: Path, is_over: Callable[[], bool
 
     Args:
         function: The user's function.
-        record: The job's folder.
-        is_over: A function that returns whether the job has ended.
+        job: The job.
     """
 
     def call() -> None:
         warned = ""
         last: str | None = None
-        while not is_over():
+        while not job.status.is_terminal:
             try:
                 text = lines(function())
                 if text != last:
-                    new = record / f"{DISCOVERED}.new"
+                    new = job.record.path / f"{DISCOVERED}.new"
                     new.write_text(text, encoding="utf-8")
-                    os.replace(new, record / DISCOVERED)
+                    os.replace(new, job.record.path / DISCOVERED)
                     last = text
             except Exception as error:  # noqa: BLE001 - the user's function can raise any exception; the job continues
                 if repr(error) != warned:

@@ -13,6 +13,8 @@ import re
 import stat
 from collections.abc import Iterable
 
+from estimators.job.errors import ConfigurationError
+
 OWN = ".fleetfitignore"
 GITS = ".gitignore"
 
@@ -57,7 +59,7 @@ class Ignored:
         kept: Files that are never left out, such as the entry point.
 
     Raises:
-        OSError: an ignore file cannot be read. The methods raise the same error.
+        ConfigurationError: an ignore file cannot be read. The methods raise the same error.
     """
 
     def __init__(self, root: str, kept: Iterable[str] = ()) -> None:
@@ -150,8 +152,11 @@ def _read(path: str) -> list[_Rule]:
             return []
     except OSError:  # the file does not exist, or is a dangling link
         return []
-    with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
-        text = file.read()
+    try:
+        with open(path, encoding="utf-8-sig", errors="surrogateescape") as file:
+            text = file.read()
+    except OSError as error:
+        raise ConfigurationError(f"source_dir: {path} cannot be read: {error.strerror}.") from error
     from pathspec import GitIgnoreSpec  # the import takes time, and most folders have no ignore file
 
     rules = []

@@ -105,13 +105,12 @@ class Tie:
         """Return the descriptor to wait for with ``poll()``, or -1 after :meth:`close`."""
         return self._connection.fileno()
 
-    def drain(self) -> bool:
-        """Read and discard all received data. Return whether data was received.
+    def drain(self) -> None:
+        """Read and discard all received data.
 
         The only purpose of the data is to wake this process. When the supervisor has closed the connection,
         :attr:`ended` becomes True.
         """
-        woken = False
         while not self.ended:
             try:
                 data = self._connection.recv(4096)
@@ -119,11 +118,8 @@ class Tie:
                 break
             except OSError:  # the connection was reset, or this process has closed it
                 data = b""
-            if data:
-                woken = True
-            else:
+            if not data:
                 self.ended = True
-        return woken
 
     def send(self, message: dict[str, Any]) -> bool:
         """Send a message. Return whether the whole message was sent.

@@ -83,7 +83,6 @@ def launch(
     spec: TrainingJobSpec,
     options: JobOptions,
     *,
-    home: str | Path | None = None,
     attached: bool = True,
     source: Source | None = None,
     env: Mapping[str, str] | None = None,
@@ -93,7 +92,6 @@ def launch(
     Args:
         spec: The job.
         options: The run options.
-        home: The folder to use instead of ``$FLEETFIT_HOME``.
         attached: Whether the job stops when this process exits.
         source: The user's code, which is copied into the record.
         env: The supervisor's environment. The default is the environment of this process.
@@ -110,7 +108,7 @@ def launch(
     """
     now = time.time()
     options = pinned(options)
-    record = JobRecord.stage(spec.name, home)
+    record = JobRecord.stage(spec.name)
     try:
         fill(record, spec, options, source, now)
         if options.dispatcher is None:
@@ -208,7 +206,7 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
         record.release()
 
 
-def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
+def _take_over(record: JobRecord) -> None:
     """Acquire the lock of a job that has ended.
 
     If its supervisor is still collecting provenance, terminate the supervisor.
@@ -216,7 +214,7 @@ def _take_over(record: JobRecord, seconds: float = _LINGERING) -> None:
     Raises:
         ConfigurationError: another process is resuming the job.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + _LINGERING
     while not record.lock():
         status = record.read_status()
         _check_resumable(record, status)
@@ -278,13 +276,13 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
     return statuses.with_own(status, attempts=endings, supervisor_pid=None)
 
 
-def await_leftovers(record: JobRecord, seconds: float = _LEFTOVERS) -> None:
+def await_leftovers(record: JobRecord) -> None:
     """Wait until the processes that a job's earlier supervisor started have exited by themselves.
 
     Raises:
         BackendError: the processes do not exit in time.
     """
-    until = time.monotonic() + seconds
+    until = time.monotonic() + _LEFTOVERS
     while left := _leftovers(record.path):
         if time.monotonic() > until:
             raise BackendError(

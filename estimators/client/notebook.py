@@ -65,17 +65,16 @@ def keep(settings: Settings) -> Settings:
     return settings
 
 
-class Pane:
+class Pane(io.TextIOBase):
     """The pane in a notebook's cell that shows one job while a call of ``fit()`` or ``wait()`` waits.
+
+    The text that is written to the pane appears in its section that can be folded.
 
     Args:
         job: The job.
         progress: The job's progress.
         display: IPython's ``display``.
         as_html: IPython's ``HTML``.
-
-    Attributes:
-        stream: A stream for the log. Its text appears in the section of the pane that can be folded.
     """
 
     def __init__(self, job: TrainingJob, progress: JobProgress, display: Any, as_html: Any) -> None:
@@ -88,19 +87,15 @@ class Pane:
         self._lines: deque[str] = deque(maxlen=_LINES)
         self._rest = ""
         self._count = 0
-        self.stream: io.TextIOBase = _Stream(self)
         self.refresh()
 
-    def write(self, text: str) -> None:
+    def write(self, text: str) -> int:
         """Add text to the pane's log. The text may end in an incomplete line."""
         *whole, rest = (self._rest + text).split("\n")
         self._rest = rest[:_LINE_LIMIT]  # a process may never end its line
         self._count += len(whole)
         self._lines.extend(line[:_LINE_LIMIT] for line in whole)
-
-    def refresh(self) -> None:
-        """Send the whole pane to the browser again, with the current content."""
-        self._show()
+        return len(text)
 
     def finish(self) -> None:
         """Show the table with the result of the ended job, and fold the logs.
@@ -112,7 +107,7 @@ class Pane:
         if self._rest:
             self.write("\n")
         self._job._shown_in = this_cell()
-        self._show(job_html(dataclasses.replace(self._job.result(), failure_reason=None)), kept=self._kept())
+        self.refresh(job_html(dataclasses.replace(self._job.result(), failure_reason=None)), kept=self._kept())
 
     def _kept(self) -> str:
         """Return a text that says which modules stay loaded after the job, for how long, and how much memory they use.
@@ -135,7 +130,13 @@ class Pane:
         stay = "stays" if len(names) == 1 else "stay"
         return f"{' and '.join(names)} {stay} loaded for {period} ({bytes_text(sum(one.bytes for one in found))})"
 
-    def _show(self, table: str | None = None, kept: str = "") -> None:
+    def refresh(self, table: str | None = None, kept: str = "") -> None:
+        """Send the whole pane to the browser again, with the current content.
+
+        Args:
+            table: The table with the result of an ended job as HTML.
+            kept: A text about the modules that stay loaded after the job.
+        """
         from estimators.results.html import render
 
         progress = self._progress
@@ -179,17 +180,3 @@ def _kernel_id() -> str:
 
         return Path(get_connection_file()).stem.removeprefix("kernel-")
     return ""
-
-
-class _Stream(io.TextIOBase):
-    """A text stream for :class:`LogPrinter` that writes to a pane."""
-
-    def __init__(self, pane: Pane) -> None:
-        self._pane = pane
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, text: str) -> int:
-        self._pane.write(text)
-        return len(text)

@@ -158,22 +158,21 @@ class NotifyCallback(Callback):
             }
         )
 
-    def send(self, news: dict[str, Any]) -> None:
+    def send(self, news: dict[str, Any], watch: _Watch) -> None:
         """Pass a notification to the command and the URL.
 
         If the command or the request to the URL fails, print a message.
         """
         body = strict_json.dumps(news).encode()
-        watch = self._watches.get(news["job"])
         for way in (self._run, self._post):
             try:
                 way(news, body, watch)
             except (OSError, ValueError, subprocess.SubprocessError) as error:
-                if watch is not None and watch.gave_up:
+                if watch.gave_up:
                     return
                 say(f"training job {news['job']} {_verb(news)}, but the notification was not sent: {_cause(error)}.")
 
-    def _run(self, news: dict[str, Any], body: bytes, watch: _Watch | None) -> None:
+    def _run(self, news: dict[str, Any], body: bytes, watch: _Watch) -> None:
         if self._command is None:
             return
         environment = {**os.environ, "FLEETFIT_JOB": news["job"], "FLEETFIT_OCCASION": news["occasion"]}
@@ -181,8 +180,7 @@ class NotifyCallback(Callback):
             self._command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
             start_new_session=True,
         )  # fmt: skip
-        if watch is not None:
-            watch.command = process
+        watch.command = process
         try:
             _, said = process.communicate(body, timeout=_COMMAND_TIMEOUT_S)
         except subprocess.TimeoutExpired:
@@ -190,13 +188,12 @@ class NotifyCallback(Callback):
             process.communicate()
             raise
         finally:
-            if watch is not None:
-                watch.command = None
+            watch.command = None
         if process.returncode:
             tail = cut(" ".join(said.decode(errors="replace").split()), 200)
             raise OSError(f"{self._command[0]} exited with code {process.returncode}{': ' + tail if tail else ''}")
 
-    def _post(self, news: dict[str, Any], body: bytes, watch: _Watch | None) -> None:
+    def _post(self, news: dict[str, Any], body: bytes, watch: _Watch) -> None:
         if self._url is None:
             return
         request = urllib.request.Request(self._url, body, {"Content-Type": "application/json"}, method="POST")
@@ -240,7 +237,6 @@ class _Watch:
     def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
         self._callback = callback
         self._job = job
-        self._stall = stall
         self._heard = threading.Event()
         self._over = threading.Event()
         self.news: queue.SimpleQueue[dict[str, Any] | None] = queue.SimpleQueue()
@@ -272,7 +268,7 @@ class _Watch:
 
     def _send(self) -> None:
         while (news := self.news.get()) is not None and not self.gave_up:
-            self._callback.send(news)
+            self._callback.send(news, self)
 
     def _look(self, stall: float) -> None:
         silent = False

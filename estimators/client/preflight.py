@@ -74,20 +74,10 @@ class Demand:
         )
 
 
-def preflight(
-    spec: TrainingJobSpec,
-    *,
-    machine: MachineFacts | None = None,
-    home: str | Path | None = None,
-) -> list[str]:
+def preflight(spec: TrainingJobSpec) -> list[str]:
     """Return warnings if this machine has few resources for a job.
 
     Return an empty list if the job runs on other machines.
-
-    Args:
-        spec: The job.
-        machine: Facts to use instead of the facts of this machine.
-        home: The folder with the records, whose disk space is checked. The default is ``$FLEETFIT_HOME``.
 
     Returns:
         One text for each warning. The text names the scarce resource, the missing amount and the remedy.
@@ -97,21 +87,12 @@ def preflight(
         return []
     from estimators.records.record import jobs_folder
 
-    folder = jobs_folder(home)
-    return compare(
-        Demand.of(spec),
-        machine if machine is not None else machines.facts(),
-        disk_free_bytes=machines.free_bytes(folder),
-        disk=folder,
-    )
+    folder = jobs_folder()
+    return compare(Demand.of(spec), machines.facts(), disk_free_bytes=machines.free_bytes(folder), disk=folder)
 
 
-def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> None:
+def check_fits(spec: TrainingJobSpec) -> None:
     """Check that this machine can start a job.
-
-    Args:
-        spec: The job.
-        machine: Facts to use instead of the facts of this machine.
 
     Raises:
         UnsupportedError: the machine cannot start the job. The message states the needed and the available amount, and
@@ -120,7 +101,7 @@ def check_fits(spec: TrainingJobSpec, machine: MachineFacts | None = None) -> No
     capabilities = fleets.capabilities(spec.instance_type)
     if not capabilities.shared_machine or capabilities.simulated:
         return
-    found = machine if machine is not None else machines.facts()
+    found = machines.facts()
     if capabilities.containers:  # these limits of this process do not apply to containers
         found = dataclasses.replace(found, processes_limit=None, open_files_hard_limit=None)
     text = refusal(Demand.of(spec), found)

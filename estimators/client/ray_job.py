@@ -61,12 +61,13 @@ def main(argv: list[str] | None = None) -> int:
     arguments = parser.parse_args(argv)
     if arguments.home is not None:
         os.environ[HOME_VARIABLE] = os.path.expanduser(arguments.home)
-    speaker = dispatching.Speaker(sys.stdout.fileno())
+    speaker = dispatching.Speaker()
     if arguments.command == "run":
         return run(Path(PARCEL), speaker)
     message = unpacked(arguments.message)
     if arguments.command == "ask":
-        return ask(arguments.job, message, speaker)
+        speaker.say(dispatching.ask(arguments.job, message))
+        return 0
     return follow(arguments.job, message, speaker)
 
 
@@ -149,7 +150,7 @@ def _take(parcel: Path, tied: tuple[socket.socket, int]) -> Message:
 
 def _stop(job: TrainingJob) -> None:
     with contextlib.suppress(FleetfitError):  # the job has ended or is ending
-        ipc_client.request(job.record, {"op": "stop", "grace": None, "reason": "Ray was asked to stop the job"})
+        ipc_client.request(job.record, ipc_client.stop_message(None, "Ray was asked to stop the job"))
 
 
 # --- reporting progress ---
@@ -173,16 +174,6 @@ def follow(name: str, have: Mapping[str, Any], speaker: dispatching.Speaker) -> 
         speaker.say({"op": "again"})
     time.sleep(_READ_S)
     forget(0, None)
-    return 0
-
-
-def ask(name: str, message: Mapping[str, Any], speaker: dispatching.Speaker) -> int:
-    """Send a request to a job's supervisor, and print the supervisor's response."""
-    try:
-        answer = ipc_client.request(JobRecord.open(name), dict(message))
-    except FleetfitError as error:
-        answer = {"ok": False, "error": str(error)}
-    speaker.say({**answer, "op": "answer"})
     return 0
 
 

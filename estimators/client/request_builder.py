@@ -8,7 +8,6 @@ builds the request in ``session.py`` (``_get_train_request``), ``estimator.py`` 
 from __future__ import annotations
 
 import dataclasses
-from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -63,7 +62,6 @@ def build_spec(
     channels: tuple[InputChannel, ...],
     code: Code | None,
     passes_model_dir: bool,
-    home: str | Path | None = None,
     experiment: dict[str, str] | None = None,
 ) -> TrainingJobSpec:
     """Build the specification of a job.
@@ -74,13 +72,11 @@ def build_spec(
         channels: The inputs.
         code: The user's code, or None if the image contains the code.
         passes_model_dir: Whether the script receives ``--model_dir``, which only the TensorFlow estimator passes.
-        home: The folder to use instead of ``$FLEETFIT_HOME``.
         experiment: SageMaker's ``ExperimentConfig``.
 
     Raises:
         ConfigurationError: the settings contradict each other.
     """
-    output = output_path(settings, home)
     others = _other_members(settings)
     if experiment:
         others["ExperimentConfig"] = dict(experiment)
@@ -88,12 +84,10 @@ def build_spec(
         name=name,
         role=_role(settings),
         algorithm=_algorithm(settings),
-        hyperparameters=build_hyperparameters(
-            settings, name=name, code=code, passes_model_dir=passes_model_dir, home=home
-        ),
+        hyperparameters=build_hyperparameters(settings, name=name, code=code, passes_model_dir=passes_model_dir),
         inputs=_inputs(settings, channels),
         output=OutputConfig(
-            path=output,
+            path=output_path(settings),
             kms_key=settings.output_kms_key,
             compression="NONE" if settings.disable_output_compression else None,
         ),
@@ -143,7 +137,6 @@ def build_hyperparameters(
     name: str | None,
     code: Code | None,
     passes_model_dir: bool,
-    home: str | Path | None = None,
 ) -> dict[str, str]:
     """Return all hyperparameters of a job's request.
 
@@ -157,7 +150,6 @@ def build_hyperparameters(
             left out.
         code: The user's code, or None.
         passes_model_dir: Whether the script receives ``--model_dir``.
-        home: The folder to use instead of ``$FLEETFIT_HOME``.
 
     Raises:
         ConfigurationError: ``model_dir`` is set both as an argument and as a hyperparameter.
@@ -178,7 +170,7 @@ def build_hyperparameters(
                 f"Give model_dir={user[codec.MODEL_DIR]!r} instead, or add model_dir=False to pass the hyperparameter "
                 "itself."
             )
-        model_dir = default_model_dir(settings, name, home) if settings.model_dir is None else settings.model_dir
+        model_dir = default_model_dir(settings, name) if settings.model_dir is None else settings.model_dir
         if model_dir is not None:
             platform[codec.MODEL_DIR] = model_dir
     if code is not None and name is not None:
@@ -208,7 +200,7 @@ def _noticed(settings: Settings) -> dict[str, str]:
     return found
 
 
-def default_model_dir(settings: Settings, name: str | None, home: str | Path | None = None) -> str | None:
+def default_model_dir(settings: Settings, name: str | None) -> str | None:
     """Return the default of ``model_dir``: ``/opt/ml/model`` with MPI, and ``<output path>/<job>/model`` otherwise.
 
     If the output path is on this machine, the result is a path and not a URI, so that scripts can create the folder. If
@@ -218,12 +210,12 @@ def default_model_dir(settings: Settings, name: str | None, home: str | Path | N
         return f"{DEFAULT_BASE_DIR}/model"
     if name is None:
         return None
-    output = output_path(settings, home)
+    output = output_path(settings)
     local = path_here(output)
     return str(local / name / "model") if local is not None else f"{output.rstrip('/')}/{name}/model"
 
 
-def output_path(settings: Settings, home: str | Path | None = None) -> str:
+def output_path(settings: Settings) -> str:
     """Return the URI of the folder for the outputs.
 
     If ``output_path`` is not set, the outputs are in the folder of the job records. On SageMaker, they are in the
@@ -232,20 +224,20 @@ def output_path(settings: Settings, home: str | Path | None = None) -> str:
     if settings.output_path is not None:
         return _location(settings.output_path)
     if not settings.capabilities.managed:
-        return jobs_folder(home).as_uri()
+        return jobs_folder().as_uri()
     # This is the default bucket of the SageMaker SDK. `<account>` is replaced when the job starts.
     return f"s3://sagemaker-{settings.region or '<region>'}-<account>"
 
 
-def submit_directory(settings: Settings, name: str, home: str | Path | None = None) -> str:
+def submit_directory(settings: Settings, name: str) -> str:
     """Return the URI of the job's code.
 
     On SageMaker, the URI names the archive that the SageMaker SDK would upload. With any other backend, the URI names
     the folder ``source`` in the job's record.
     """
     if not settings.capabilities.managed:
-        return (jobs_folder(home) / name / "source").as_uri()
-    prefix = settings.code_location or output_path(settings, home)
+        return (jobs_folder() / name / "source").as_uri()
+    prefix = settings.code_location or output_path(settings)
     return f"{prefix.rstrip('/')}/{name}/source/sourcedir.tar.gz"
 
 

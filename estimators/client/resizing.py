@@ -51,18 +51,6 @@ class Hosts(Protocol):
         """Change the number of hosts. Return False if the job is about to end, as :func:`resize` does."""
 
 
-class JobHosts:
-    """The default :class:`Hosts`: the hosts of the job itself."""
-
-    def size(self, job: TrainingJob) -> int:
-        """Return the current number of hosts, without the hosts that are leaving."""
-        return len(staying(job))
-
-    def resize(self, job: TrainingJob, size: int) -> bool:
-        """Change the number of hosts. Return False if the job is about to end, as :func:`resize` does."""
-        return resize(job, size)
-
-
 class _Resizing(Callback):
     """Base class of the callbacks that change the number of hosts.
 
@@ -72,14 +60,19 @@ class _Resizing(Callback):
     """
 
     def __init__(self, hosts: Hosts | None, sizes: Iterable[int] = ()) -> None:
-        self._hosts = hosts or JobHosts()
+        self._hosts = hosts
         self._sizes = tuple(sizes)
-        self._is_job = hosts is None
         self._reset()
 
     def _reset(self) -> None:
         """Prepare for a job. The same callback may get several jobs, one after another."""
-        self._is_checked = not self._is_job
+        self._is_checked = self._hosts is not None
+
+    def _size(self, job: TrainingJob) -> int:
+        return len(staying(job)) if self._hosts is None else self._hosts.size(job)
+
+    def _resize(self, job: TrainingJob, size: int) -> bool:
+        return resize(job, size) if self._hosts is None else self._hosts.resize(job, size)
 
     def on_end(self, job: TrainingJob) -> None:
         """Prepare for the next job."""
@@ -175,11 +168,9 @@ class RandomResize(_Resizing):
     def _run(self, job: TrainingJob, over: threading.Event) -> None:
         generator, left = random.Random(self._seed), self._changes
         while (left is None or left > 0) and not over.wait(self._interval):
-            size = next_size(
-                self._hosts.size(job), step=self._step, least=self._least, most=self._most, generator=generator
-            )
+            size = next_size(self._size(job), step=self._step, least=self._least, most=self._most, generator=generator)
             try:
-                if not self._hosts.resize(job, size):
+                if not self._resize(job, size):
                     return
             except ConfigurationError:
                 continue  # leaving hosts still count for the job's limits; try again after the next interval
@@ -221,7 +212,7 @@ class GrowWithEpochs(_Resizing):
         due = [size for epoch, size in self._left if metric.value >= epoch]
         if due:
             self._left = [(epoch, size) for epoch, size in self._left if metric.value < epoch]
-            self._hosts.resize(job, due[-1])
+            self._resize(job, due[-1])
 
 
 def resize(job: TrainingJob, size: int) -> bool:

@@ -17,11 +17,11 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
-from container.contract.names import nearest_file
+from container.contract.names import listed, nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -165,14 +165,15 @@ class Source:
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
-                    f"source_dir: {_some(modules)} {are} not part of the job's code, because of {file}. To change "
-                    f"this, edit or create the file {ignoring.OWN} in source_dir: this file replaces .gitignore files."
+                    f"source_dir: {listed(modules, _MOST_NAMED)} {are} not part of the job's code, because of {file}. "
+                    f"To change this, edit or create the file {ignoring.OWN} in source_dir: this file replaces "
+                    ".gitignore files."
                 )
 
     def notes(self) -> list[str]:
         """Return one text for each kind of ignore file. The text lists the files that the ignore file excludes."""
         ignored = self.listing.ignored.items()
-        return [f"left out of the job's code by {file}: {_some(names)}" for file, names in ignored]
+        return [f"left out of the job's code by {file}: {listed(names, _MOST_NAMED)}" for file, names in ignored]
 
     def _largest(self) -> list[tuple[str, int]]:
         sizes: dict[str, int] = {}
@@ -263,11 +264,6 @@ class Source:
                 os.symlink(entry.link, place)
             else:
                 _copy(entry, place)
-
-
-def _some(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    return f"{', '.join(names[:_MOST_NAMED])}{more}"
 
 
 def resolve_function(
@@ -380,14 +376,7 @@ def _has(root: Path, name: str) -> bool:
     """
     real = os.path.realpath(root)
     path = os.path.join(real, name)
-    return os.path.lexists(path) and not _left_out(_rules(real, ()), path, is_folder=os.path.isdir(path))
-
-
-def _left_out(rules: ignoring.Ignored, path: str, *, is_folder: bool) -> bool:
-    try:
-        return rules.leaves_out(path, is_folder=is_folder)
-    except OSError as error:
-        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
+    return os.path.lexists(path) and not ignoring.Ignored(real).leaves_out(path, is_folder=os.path.isdir(path))
 
 
 def _plain(argument: str, location: str | os.PathLike[str]) -> str:
@@ -522,7 +511,7 @@ def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tu
         if os.path.isdir(real):
             if name:
                 folders.append(name)
-            rules = _rules(real, kept)
+            rules = ignoring.Ignored(real, kept)
             taken = ignored.setdefault(rules.file, [])
             for item in _walk(real, name, real, (real,), without, left_out, rules, taken):
                 if isinstance(item, str):
@@ -533,13 +522,6 @@ def _list(roots: tuple[tuple[str, Path], ...], without: frozenset[str], kept: tu
             entries.append(_file(real, name, os.stat(real)))
     found = {file: tuple(names) for file, names in ignored.items() if names}
     return Listing(tuple(entries), tuple(folders), tuple(left_out), found)
-
-
-def _rules(folder: str, kept: tuple[str, ...]) -> ignoring.Ignored:
-    try:
-        return ignoring.Ignored(folder, kept)
-    except OSError as error:
-        raise ConfigurationError(f"source_dir: {error.filename} cannot be read: {error.strerror}.") from error
 
 
 def _walk(
@@ -575,7 +557,7 @@ def _walk(
         name = f"{prefix}/{item.name}" if prefix else item.name
         path = item.path
         is_folder = item.is_dir(follow_symlinks=False)
-        if _left_out(rules, path, is_folder=is_folder):
+        if rules.leaves_out(path, is_folder=is_folder):
             ignored.append(f"{name}/" if is_folder else name)
             continue
         if item.is_symlink():
@@ -604,7 +586,7 @@ def _walk(
                 continue
             yield name
             inner_root = root if path == item.path else path
-            inner_rules = rules if inner_root == root else _rules(inner_root, ())
+            inner_rules = rules if inner_root == root else ignoring.Ignored(inner_root)
             yield from _walk(path, name, inner_root, (*above, path), without, left_out, inner_rules, ignored)
         elif (kind := _kind(status)) is not None:
             left_out.append(f"{path} is left out: {kind} cannot be part of a job's code")

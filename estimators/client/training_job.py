@@ -618,7 +618,7 @@ class TrainingJob:
         self._ensure_followed()
         with Interrupts() as interrupts:
             output = JobDisplay(self, sys.stdout if logs else None, all=all)
-            feed = EventFeed(self, checked, output.progress, before=output.hide, known=self._known)
+            feed = EventFeed(self, checked, output, self._known)
             try:
                 if logs and not self._is_over():
                     output.message(self._opening())

@@ -64,9 +64,7 @@ class JobDisplay:
         self._job = job
         self._stream = stream
         #: The job's progress, or None if there is no stream.
-        self.progress: JobProgress | None = None
-        if stream is not None:
-            self.progress = JobProgress.of(job)
+        self.progress = JobProgress.of(job) if stream is not None else None
         #: The pane in a notebook's cell, which shows the output instead of the stream. None outside of notebooks.
         self.pane: Pane | None = None
         if stream is not None and self.progress is not None and in_jupyter(stream):
@@ -76,7 +74,7 @@ class JobDisplay:
         self._stage = self.progress.stage if self.progress is not None else ""  # the last stage that was printed
         self._shown_at = float("-inf")
         self._interrupted = False
-        target: Any = self.pane.stream if self.pane is not None else stream
+        target: Any = self.pane or stream
         self._reader = LogReader(job.record) if stream is not None else None
         self._printer = job._printer(target, all=all, waits=True) if stream is not None else None
         #: The descriptor of the stream if the stream is a pipe or socket. It is watched, because the reader may close
@@ -87,47 +85,38 @@ class JobDisplay:
         """Print new lines. Return whether there were new lines."""
         shown = False
         with self._going_on():
-            for _ in self._showing(final=final):
+            if self._reader is None or self._printer is None:
+                return False
+            for lines in self._reader.drain(final=final):
                 shown = True
-        return shown
-
-    def _showing(self, *, final: bool) -> Iterator[None]:
-        """Print new lines, and yield after each group of lines."""
-        if self._reader is None or self._printer is None:
-            return
-        shown = False
-        for lines in self._reader.drain(final=final):
-            self._notice(lines)
-            self._printer.print(lines)
-            shown = True
-            yield
-        if not shown:
-            self._printer.print(())  # print lines whose waiting time has passed
-        if final:
+                self._notice(lines)
+                self._printer.print(lines)
+            if not shown:
+                self._printer.print(())  # print lines whose waiting time has passed
+            if not final:
+                self._show_progress()
+                return shown
             failure = statuses.failure_of(self._job._status()) if not self._interrupted else None
             self._printer.finish(failure.traceback if failure is not None else None)
             if self.pane is not None:
                 self.pane.finish()
-        else:
-            self._show_progress()
+        return shown
 
     def _notice(self, lines: Sequence[LogLine]) -> None:
         """Record that the script is running if a rank has printed a line, and read the progress from the lines.
 
         TensorFlow's start-up lines do not count.
         """
-        if (
-            self.progress is not None
-            and self.progress.awaits_output
-            and any(line.rank is not None and not is_startup(line.data) for line in lines)
-        ):
-            self.progress.printed()
+        progress = self.progress
+        if progress is None:
+            return
+        if progress.awaits_output and any(line.rank is not None and not is_startup(line.data) for line in lines):
+            progress.printed()
             self._shown_at = float("-inf")  # show the new stage before the line
             self._show_progress()
-        if self.progress is not None:
-            told = [one for one in lines if one.rank in (None, 0) and _PROGRESS.search(one.data)]
-            for line in told[-_READ:]:
-                self.progress.read(line.data.decode("utf-8", "replace"), line.time_ns / 1e9)
+        told = [one for one in lines if one.rank in (None, 0) and _PROGRESS.search(one.data)]
+        for line in told[-_READ:]:
+            progress.read(line.data.decode("utf-8", "replace"), line.time_ns / 1e9)
 
     def _show_progress(self) -> None:
         """Show the job's progress. Calls within 0.25 seconds after the last display do nothing."""
@@ -223,10 +212,8 @@ class JobDisplay:
     def table(self) -> None:
         """Print the table with the job's result. In a notebook, the pane already contains the table."""
         stream = self._stream
-        if stream is None:
+        if stream is None or self.pane is not None:
             return
-        if self.pane is not None:
-            return  # the pane contains the table
         from estimators.results import display
 
         columns = shutil.get_terminal_size().columns

@@ -18,16 +18,17 @@ from estimators.job.request import TrainingJobSpec
 from estimators.job.secrets import mask_request
 from estimators.records import outputs
 from estimators.records import status as statuses
+from estimators.records.elastic_events import Restores, words
 from estimators.records.phases import phases
 from estimators.records.provenance import read
 from estimators.records.record import JobRecord
-from estimators.results.moments import KINDS as MOMENTS
-from estimators.results.moments import moments
-from estimators.results.result import Checkpoints, ModelFacts, Point, RankResult, Result
+from estimators.results.result import Checkpoints, ModelFacts, Moment, Point, RankResult, Result
 from estimators.results.thinning import thin
 
+#: Kinds of events of an elastic job that become moments.
+_MOMENTS = frozenset(("resized", "host_excluded", "commit", "restored", "restarted"))
 #: Kinds of events that a result uses.
-_KINDS = MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
+_KINDS = _MOMENTS | {"phase", "process_started", "process_ended", "metric", "steps", "model", "checkpoint"}
 #: The hyperparameters that contain the size of a global batch. They are used if the script does not report the size.
 _BATCH_NAMES = ("global-batch-size", "global_batch_size", "batch-size", "batch_size")
 #: The members of the provenance that are copied into a result. The long list of packages is omitted.
@@ -123,7 +124,7 @@ def from_events(
         ranks=_ranks(last),
         series=_series(events, created),
         series_left_out=series_left_out,
-        moments=moments(events, created),
+        moments=_moments(events, created),
         checkpointing=_checkpointing(events),
         data=_data(spec, provenance),
         spot=bool(spec.spot),
@@ -265,6 +266,22 @@ def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
             )
         )
     return tuple(points)
+
+
+def _moments(events: list[Event], created: float | None) -> tuple[Moment, ...]:
+    """Return the changes of an elastic job in chronological order. The first membership is omitted, because nothing
+    changes.
+    """
+    kept = [event for event in events if event.kind in _MOMENTS]
+    origin = created * 1e9 if created is not None else min((event.time_ns for event in kept), default=0)
+    found: list[Moment] = []
+    restores = Restores()
+    for event in kept:
+        if event.kind == "restored" and not restores.begins(event):
+            continue
+        at = (event.time_ns - origin) / 1e9
+        found += [Moment(kind=kind, elapsed_s=at, text=text) for kind, text in words(event)]
+    return tuple(found)
 
 
 def _checkpointing(events: Iterable[Event]) -> Checkpoints | None:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
@@ -12,24 +11,18 @@ from estimators.job.errors import JobNotFoundError, RecordError
 from estimators.records.record import JobRecord, job_names
 
 
-def summaries(
-    home: str | Path | None = None, *, skipped: Callable[[str], None] = lambda line: None
-) -> list[dict[str, Any]]:
-    """Return a summary of each job, newest first. The jobs' events are not read.
-
-    Args:
-        home: The folder to use instead of ``$FLEETFIT_HOME``.
-        skipped: The function that is called with a line about each record that cannot be read.
-    """
+def summaries() -> tuple[list[dict[str, Any]], list[str]]:
+    """Return a summary of each job, newest first, and a line about each record that cannot be read."""
     found: list[dict[str, Any]] = []
-    for name in job_names(home):
+    unreadable: list[str] = []
+    for name in job_names():
         try:
-            found.append(summary(JobRecord.open(name, home)))
+            found.append(summary(JobRecord.open(name)))
         except JobNotFoundError:
             continue  # removed meanwhile
         except RecordError as error:
-            skipped(f"{name}: {error}")
-    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True)
+            unreadable.append(f"{name}: {error}")
+    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True), unreadable
 
 
 def summary(record: JobRecord) -> dict[str, Any]:

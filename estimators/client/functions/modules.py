@@ -71,12 +71,18 @@ def _named(packed: bytes) -> set[str]:
 
 
 def _imports_of(code: types.CodeType) -> Iterator[str]:
-    for instruction in dis.get_instructions(code):
-        if instruction.opname == "IMPORT_NAME" and instruction.argval:
-            yield str(instruction.argval)
+    for each in nested(code):
+        for instruction in dis.get_instructions(each):
+            if instruction.opname == "IMPORT_NAME" and instruction.argval:
+                yield str(instruction.argval)
+
+
+def nested(code: types.CodeType) -> Iterator[types.CodeType]:
+    """Yield a code object, and the code objects of the functions, classes and comprehensions in it."""
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
-            yield from _imports_of(constant)
+            yield from nested(constant)
 
 
 def _imported_in(file: Path) -> frozenset[str]:

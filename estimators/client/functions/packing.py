@@ -77,8 +77,7 @@ class Packed:
 
 def name_of(function: Function) -> str:
     """Return the name of a function, without the names of enclosing functions."""
-    while isinstance(function, functools.partial):
-        function = function.func
+    function = _inner(function)
     return getattr(function, "__qualname__", type(function).__qualname__).rpartition("<locals>.")[2]
 
 
@@ -89,9 +88,7 @@ def check(function: Any) -> None:
         ConfigurationError: the callable is decorated with ``@remote``, or is a class, a generator function or a
             coroutine function.
     """
-    inner = function
-    while isinstance(inner, functools.partial):
-        inner = inner.func
+    inner = _inner(function)
     if not callable(inner):
         raise ConfigurationError(f"{shown(inner)} is not a function.")
     if hasattr(inner, "wrapped_func"):
@@ -352,7 +349,7 @@ def _type_name(annotation: Any) -> str:
 def _inner(function: Function) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
-    return getattr(function, "__func__", function)
+    return function
 
 
 # --- captured values ---
@@ -410,11 +407,7 @@ def captured(function: Function) -> Captured:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    found = set(code.co_names)
-    for constant in code.co_consts:
-        if isinstance(constant, types.CodeType):
-            found |= _names(constant)
-    return found
+    return {name for each in modules.nested(code) for name in each.co_names}
 
 
 def _unpackable(name: str, function: Any, error: Exception) -> str:
@@ -568,12 +561,9 @@ def _codes_of(text: str, flags: int = 0) -> list[types.CodeType]:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python has shown the warnings when it compiled the program itself
-            found = [compile(text, "<source>", "exec", flags, dont_inherit=True)]
+            return list(modules.nested(compile(text, "<source>", "exec", flags, dont_inherit=True)))
     except (SyntaxError, ValueError):
         return []
-    for code in found:
-        found += [constant for constant in code.co_consts if isinstance(constant, types.CodeType)]
-    return found
 
 
 def _form_of(code: types.CodeType) -> tuple[Any, ...]:

@@ -164,7 +164,7 @@ def read(path: str) -> Document:
         raise ConfigurationError("job files need PyYAML: `fleetfit install jobfiles`.") from None
     text, name = _text(path)
     try:
-        root = yaml.compose(text, Loader=_loader())
+        root = yaml.compose(text, Loader=yaml.BaseLoader)  # it loads all values as texts
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = f":{mark.line + 1}" if mark is not None else ""
@@ -196,20 +196,6 @@ def _text(path: str) -> tuple[str, str]:
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ConfigurationError(f"-f {name}: the job file cannot be read: {reason}.") from None
-
-
-def _loader() -> Any:
-    import yaml
-
-    class UntaggedLoader(yaml.SafeLoader):
-        """A YAML loader that loads all values as texts.
-
-        This module then determines the types by the rules of YAML 1.2.
-        """
-
-        yaml_implicit_resolvers: Any = {}  # noqa: RUF012 - PyYAML's name and form
-
-    return UntaggedLoader
 
 
 class _YamlReader:

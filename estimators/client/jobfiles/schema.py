@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from container.contract.strategies import FRAMEWORKS, STRATEGIES
-from estimators.client.jobfiles.building import CHANNEL_OPTIONS, argument_names, option_names
+from estimators.client.jobfiles.building import CHANNEL_OPTIONS, argument_names
 from estimators.job.arguments import BY_NAME
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.inputs import FileSystemInput, TrainingInput
@@ -66,11 +66,7 @@ def _argument(name: str) -> dict[str, Any]:
         item = {"type": "object", "properties": {"Name": {"type": "string"}, "Regex": {"type": "string"}},
                 "required": ["Name", "Regex"], "additionalProperties": False}  # fmt: skip
         return _or_null({"type": "array", "items": item})
-    return _or_null(_of_type(_hints(Settings)[name]))
-
-
-def _hints(cls: type[Any]) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+    return _or_null(_of_type(typing.get_type_hints(Settings)[name]))
 
 
 def _of_type(hint: Any) -> dict[str, Any]:
@@ -104,13 +100,11 @@ def _or_null(said: dict[str, Any]) -> dict[str, Any]:
     return {"anyOf": [said, {"type": "null"}]}
 
 
-def _object_of(cls: type[Any], names: list[str] | None = None) -> dict[str, Any]:
-    hints = _hints(cls)
-    fields = [field.name for field in dataclasses.fields(cls) if field.init]
-    chosen = [name for name in fields if names is None or name in names]
+def _object_of(cls: type[Any]) -> dict[str, Any]:
+    hints = typing.get_type_hints(cls)
     return {
         "type": "object",
-        "properties": {name: _or_null(_of_type(hints[name])) for name in chosen},
+        "properties": {field.name: _or_null(_of_type(hints[field.name])) for field in dataclasses.fields(cls)},
         "additionalProperties": False,
     }
 
@@ -129,7 +123,7 @@ def _distribution() -> dict[str, Any]:
 
 
 def _run_options() -> dict[str, Any]:
-    said = _object_of(RunOptions, option_names())
+    said = _object_of(RunOptions)
     said["properties"]["failure_policy"] = _object_of(FailurePolicy)
     said["properties"]["spot_market"] = _or_null(_object_of(SpotMarket))
     said["properties"]["faults"] = {"type": "array", "items": {"type": "object", "required": ["do"]}}

@@ -14,7 +14,6 @@ import fcntl
 import hashlib
 import importlib.util
 import os
-import sys
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,7 +25,7 @@ from container.contract.wire import Event
 from container.system.files import read_json, write_json
 from container.system.locations import path_here
 from estimators.client.callbacks import Callback, EventTail, metric_of
-from estimators.client.printing import write_text
+from estimators.client.printing import say
 from estimators.job.bounds import MAX_SECONDS
 from estimators.job.errors import BackendError, ConfigurationError
 from estimators.job.request import TrainingJobSpec
@@ -166,7 +165,7 @@ class Tracker(Callback, abc.ABC):
             del self._feeds[job.record.path]
         else:
             problem = f" ({feed.problem})" if feed.problem else ""
-            _say(
+            say(
                 f"{self.title} has not received all data of training job {job.name}{problem}. To send the rest, run "
                 f"`fleetfit track {self.extra} {job.name}`."
             )
@@ -193,8 +192,8 @@ class Tracker(Callback, abc.ABC):
         given_up = self._feeds.pop(job.record.path, None)
         if given_up is not None:
             given_up.finish(None)
-        with contextlib.ExitStack() as stack:
-            if not stack.enter_context(_locked(state_file(self, job.record.path))):
+        with _locked(state_file(self, job.record.path)) as locked:
+            if not locked:
                 return False
             try:
                 sending = Sending(self, job, parent)
@@ -229,24 +228,19 @@ class Sending:
         Args:
             over: Whether the job has ended. If so, the run is closed.
         """
-        self._open()
+        if self._run is None:
+            self._run = self._tracker.open(self._job, self._state["run"], self._parent)
+            self._keep(run=self._run.id)
         while events := self._tail.read():
-            try:
-                points = self._points(events)
-                if points:
-                    self._opened().log(points)
-            except BaseException:
-                self._tail.offset = int(self._state["offset"])  # the next call sends these events
-                raise
             steps = dict(self._state["steps"])
-            for point in points:
-                steps[point.name] = point.step + 1
+            points = self._points(events, steps)
+            if points:
+                self._run.log(points)
             self._keep(offset=self._tail.offset, steps=steps)
         if over:
             model = _model_of(self._job)
             stamp = str(model) if model is not None else None
-            self._opened().finish(str(self._job.status), model if self._state["model"] != stamp else None)
-            self._run = None
+            self._run.finish(str(self._job.status), model if self._state["model"] != stamp else None)
             self._keep(model=stamp, ended=str(self._job.status))
 
     @property
@@ -261,23 +255,13 @@ class Sending:
             size = 0
         return self._state.get("ended") == str(self._job.status) and self._tail.offset >= size
 
-    def _open(self) -> None:
-        if self._run is None:
-            self._run = self._tracker.open(self._job, self._state["run"], self._parent)
-            self._keep(run=self._run.id)
-
-    def _opened(self) -> TrackedRun:
-        self._open()
-        assert self._run is not None
-        return self._run
-
     def _keep(self, **values: Any) -> None:
         self._state.update(values)
         self._file.parent.mkdir(mode=0o700, exist_ok=True)
         write_json(self._file, self._state)
 
-    def _points(self, events: Sequence[Event]) -> list[TrackedValue]:
-        steps = dict(self._state["steps"])
+    def _points(self, events: Sequence[Event], steps: dict[str, int]) -> list[TrackedValue]:
+        """Return the values of metrics in events, and count the values of each metric in ``steps``."""
         points = []
         for event in events:
             metric = metric_of(event)
@@ -348,7 +332,7 @@ class _Feed:
                 self.problem = _cause(error)
                 if not told:
                     told = True
-                    _say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
+                    say(f"{self._tracker.title}: {self.problem}. The job goes on, and fleetfit tries again.")
                 # If the job ends during the pause, try again at once. Later tries follow after pauses.
                 (self._over if not over else self._given_up).wait(pause)
                 pause = min(2 * pause, _RETRY_S[1])
@@ -423,11 +407,6 @@ def _model_of(job: TrainingJob) -> Path | None:
 def _cause(error: BaseException) -> str:
     text = " ".join(str(error).split()) or type(error).__name__
     return cut(text, 300).rstrip(".")
-
-
-def _say(text: str) -> None:
-    with contextlib.suppress(OSError, ValueError):
-        write_text(sys.stderr, f"fleetfit: {text}\n")
 
 
 def user_folder(text: str | os.PathLike[str]) -> str:

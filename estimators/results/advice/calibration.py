@@ -376,16 +376,14 @@ def own_s(run: Result) -> float | None:
     return statistics.median(found) if found else None
 
 
-def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float] | None = None) -> StepCost:
+def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]) -> StepCost:
     """Return the line ``fixed_s + bytes ÷ bandwidth`` that best fits some points (least squares). No coefficient is
     negative.
 
     Args:
         points: The points, each as a number of bytes and a number of seconds.
-        weights: The weights of the points' squared distances. None to give all relative distances the same weight.
+        weights: The weights of the points' squared distances.
     """
-    if weights is None:
-        weights = [1.0 / max(seconds, 1e-4) ** 2 for _, seconds in points]
     total = sum(weights)
     mean_x = sum(weight * x for weight, (x, _) in zip(weights, points, strict=True)) / total
     mean_y = sum(weight * y for weight, (_, y) in zip(weights, points, strict=True)) / total

@@ -6,10 +6,9 @@ pass. Transfers can overlap with the backward pass. A link carries B bytes/s in 
 
 In *synchronous strategies*, all processes wait for the slowest process in each step. σ is the standard deviation of a
 process's step time, divided by the mean step time. The slowest of N processes needs about 1 + σ·√(2 ln N) times the
-mean time. In each cycle, *Horovod* reduces the gradients that are ready, in buffers of at most the fusion threshold's
-size. A ring moves 2(N−1)/N · S bytes through every link and needs 2(N−1) messages for each buffer.
-*CollectiveAllReduce* packs gradients into packs of ``bytes_per_pack``. With ``bytes_per_pack=0``, the default, there is
-a single pack, which is complete only after the backward pass.
+mean time. In each cycle, *Horovod* reduces the gradients that are ready, in buffers of at most the default size. A ring
+moves 2(N−1)/N · S bytes through every link and needs 2(N−1) messages for each buffer. *CollectiveAllReduce* packs all
+gradients into a single pack by default, which is complete only after the backward pass.
 
 With *parameter servers*, there is one server on each host, and no worker waits for other workers. A worker reads all
 variables before its step, and the workers of a host share the host's link. Sending overlaps with the backward pass. A
@@ -26,7 +25,7 @@ import math
 from container.contract.names import suggests_arguments
 
 #: Horovod's default of HOROVOD_FUSION_THRESHOLD, in bytes.
-FUSION_BYTES = 128 << 20
+_FUSION_BYTES = 128 << 20
 
 
 @suggests_arguments
@@ -140,10 +139,6 @@ def predict(
     workload: Workload,
     fleet: Hardware,
     constants: Constants = GPU,
-    *,
-    fusion_bytes: float = FUSION_BYTES,
-    bytes_per_pack: float = 0.0,
-    compression: bool = False,
 ) -> Prediction:
     """Predict the time of a step.
 
@@ -152,10 +147,6 @@ def predict(
         workload: The model, and the work of a process in a step.
         fleet: The hosts.
         constants: The constants of machines and libraries.
-        fusion_bytes: Horovod's fusion threshold in bytes. With 0, each gradient is sent separately.
-        bytes_per_pack: The size of CollectiveAllReduce's packs in bytes. With 0, there is a single pack.
-        compression: Whether gradients are sent as 16-bit floats. Compression has an effect only on synchronous
-            strategies.
 
     Raises:
         ValueError: the strategy is unknown.
@@ -167,25 +158,23 @@ def predict(
     if strategy not in ("mpi", "collective_all_reduce"):
         raise ValueError(f"there is no cost model of {strategy!r}. Use mpi, collective_all_reduce or parameter_server.")
     waiting_s = workload.compute_s * constants.jitter * math.sqrt(2.0 * math.log(fleet.size))
-    total = workload.gradient_bytes / (2 if compression else 1)
+    latency_s = ring_latency(fleet, constants)
     if strategy == "mpi":
-        share, buffer_bytes, cycle_s = constants.ring_share, fusion_bytes, constants.cycle_s
+        exchange_s = constants.step_s + _exposed(
+            workload.gradient_bytes,
+            tensors=workload.tensors,
+            window_s=workload.compute_s * constants.backward_share,
+            fixed_s=constants.cycle_s + latency_s,
+            per_byte_s=ring_seconds(1.0, fleet, constants.ring_share),
+        )
     else:
-        share, buffer_bytes, cycle_s = constants.collective_share, bytes_per_pack or total, 0.0
-    exchange_s = constants.step_s + _exposed(
-        total,
-        tensors=workload.tensors,
-        window_s=workload.compute_s * constants.backward_share,
-        buffer_bytes=buffer_bytes,
-        fixed_s=cycle_s + ring_latency(fleet, constants),
-        per_byte_s=ring_seconds(1.0, fleet, constants, share),
-        whole=strategy == "collective_all_reduce",
-    )
+        exchange_s = constants.step_s + latency_s
+        exchange_s += ring_seconds(workload.gradient_bytes, fleet, constants.collective_share)
     limit = "links" if exchange_s > max(waiting_s, 0.05 * workload.compute_s) else "computing"
     return _prediction(strategy, workload, fleet, waiting_s=waiting_s, exchange_s=exchange_s, limit=limit)
 
 
-def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: float) -> float:
+def ring_seconds(total: float, fleet: Hardware, share: float) -> float:
     """Return the seconds of a ring all-reduce's transfers, on the slowest link of the ring.
 
     The formula is 2(N−1)/N · S ÷ B, where N is the number of processes, S is ``total``, and B is the bandwidth of the
@@ -194,7 +183,6 @@ def ring_seconds(total: float, fleet: Hardware, constants: Constants, share: flo
     Args:
         total: The bytes of all gradients.
         fleet: The hosts.
-        constants: The constants of machines and libraries.
         share: The fraction of the bandwidth between hosts that the strategy reaches.
     """
     slowest = fleet.local_bandwidth
@@ -214,10 +202,8 @@ def ring_latency(fleet: Hardware, constants: Constants) -> float:
     )
 
 
-def _exposed(
-    total: float, *, tensors: int, window_s: float, buffer_bytes: float, fixed_s: float, per_byte_s: float, whole: bool
-) -> float:
-    """Return the seconds from the end of the backward pass until all gradients are reduced.
+def _exposed(total: float, *, tensors: int, window_s: float, fixed_s: float, per_byte_s: float) -> float:
+    """Return the seconds from the end of the backward pass until Horovod has reduced all gradients.
 
     The model assumes that gradients become ready at even intervals during the backward pass. All gradients that are
     ready are sent together, up to the size of a buffer. Meanwhile, the next gradients are computed.
@@ -226,17 +212,14 @@ def _exposed(
         total: The bytes of all gradients.
         tensors: The number of gradients.
         window_s: The seconds of the backward pass.
-        buffer_bytes: The largest number of bytes that are sent at once. 0 to send one gradient at a time.
         fixed_s: The seconds of each transfer that do not depend on its size.
         per_byte_s: The seconds for each byte of gradients.
-        whole: Whether only full buffers are sent, as with the packs of CollectiveAllReduce, whose contents are fixed
-            before the training.
     """
     smallest = total / max(1, tensors)
-    limit = max(buffer_bytes, smallest)
+    limit = max(_FUSION_BYTES, smallest)
     now = sent = 0.0
     while sent < total * (1.0 - 1e-9):
-        wanted = min(limit if whole else smallest, total - sent)
+        wanted = min(smallest, total - sent)
         ready_at = window_s * (sent + wanted) / total
         now = max(now, ready_at)
         ready = total * (min(1.0, now / window_s) if window_s > 0 else 1.0) - sent

@@ -23,7 +23,7 @@ from estimators.results.summary import bytes_text, dollars_text, number_text, pe
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
 
-STRATEGIES = ("mpi", "collective_all_reduce", "parameter_server")
+STRATEGIES = calibrations.STRATEGIES
 #: The relative difference below which speeds are treated as equal. Among equal speeds, fewer hosts are preferred, then
 #: the lower price, then the order of the strategies.
 _ALIKE = 0.01
@@ -154,40 +154,20 @@ class Recommendation(Recommended):
 def recommend(
     model: Any,
     *,
-    hosts: int = 1,
-    processes_per_host: int | None = None,
-    instance_type: str | None = None,
-    bandwidth_gbps: float | None = None,
-    device: str | None = None,
-    compute_s: float | None = None,
-    batch_size: int | None = None,
-    strategies: Sequence[str] = STRATEGIES,
-    constants: Constants | None = None,
-    calibration: calibrations.Calibration | None = None,
+    hosts: int,
+    processes_per_host: int | None,
+    instance_type: str | None,
+    bandwidth_gbps: float | None,
+    device: str | None,
+    compute_s: float | None,
+    batch_size: int | None,
+    strategies: Sequence[str],
+    constants: Constants | None,
+    calibration: calibrations.Calibration | None,
 ) -> Recommendation:
     """Recommend a strategy, based on the predicted time of a step under each strategy.
 
-    Args:
-        model: A :class:`~estimators.Result` of a run (preferably with one process), a Keras model, the name of a
-            published model (``vgg16``, ``resnet50`` …), or a number of parameters.
-        hosts: The number of hosts. If there is a larger instance type of which one host has as many devices as all
-            hosts together, this one host is considered too.
-        processes_per_host: The number of processes (devices) on each host. The default is the number of GPUs of the
-            instance type, or 1.
-        instance_type: SageMaker's instance type. The type determines devices, network and prices.
-        bandwidth_gbps: The bandwidth of a host's link in Gbit/s. The default is the bandwidth of the instance type.
-        device: ``"cpu"`` or ``"gpu"``. The default is the device of the instance type, or ``"cpu"``.
-        compute_s: The seconds that a process needs to compute its part of a step if it runs alone. If ``model`` is a
-            result, the default is the result's time.
-        batch_size: The number of records in one process's part of a step. If ``model`` is a result, the default is the
-            result's number. Otherwise, the default is 1.
-        strategies: The strategies to choose from.
-        constants: The constants of machines and libraries in the cost model. The default depends on the device.
-        calibration: The result of ``fleetfit calibrate``. The default is the saved calibration of the instance type, if
-            there is one.
-
-    Raises:
-        ConfigurationError: an argument is missing, unknown or out of range. The message names the argument.
+    :func:`estimators.planning.recommend` describes the arguments and the errors.
     """
     workload = workload_of(model, compute_s, batch_size)
     known = instances.describe(instance_type) if instance_type is not None else None
@@ -263,7 +243,7 @@ def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list
     return [one for one in fit if one.name != mine.name][:1]
 
 
-def workload_of(model: Any, compute_s: float | None = None, batch_size: int | None = None) -> Workload:
+def workload_of(model: Any, compute_s: float | None, batch_size: int | None) -> Workload:
     """Return the workload of a model. ``model`` may be anything that :func:`recommend` accepts.
 
     Raises:

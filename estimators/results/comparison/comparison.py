@@ -8,6 +8,7 @@ with the lowest and the highest value. Failed runs are listed with the cause of 
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import functools
 import importlib
 import statistics
@@ -147,6 +148,15 @@ _COLUMNS = (
     Column("peak memory", "peak_memory_bytes", "bytes"),
     Column("cost", "cost", "$"),
 )
+
+#: The names of the plots in a report, in the order of the page, and their headings.
+_PLOTS = {
+    "throughput": "Throughput",
+    "curves": "Losses and accuracies",
+    "scaling": "Scaling",
+    "steps": "Step times",
+    "phases": "Where the time went",
+}
 
 
 def _parameters(result: Result) -> float | None:
@@ -406,11 +416,22 @@ class Comparison:
         Returns:
             The path of the file.
         """
-        from estimators.results.comparison.report import report_html
+        from estimators.results.html import render
 
+        one = len(self.results) == 1
+        several = len({group.first.processes for group in self.groups}) > 1
+        plots = [(title, self.plot(kind)) for kind, title in _PLOTS.items() if kind != "scaling" or several]
+        page = render(
+            "results/templates/report",
+            title=self.results[0].job_name if one else f"{len(self.groups)} configurations compared",
+            when=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+            table=self._repr_html_(),
+            plots=sorted(plots, key=lambda pair: pair[1].empty),  # empty plots come last
+            jobs=[(group.name, result) for group in self.groups for result in group.results],
+        )
         file = Path(path)
         with explained(file, "write"):
-            file.write_text(report_html(self), encoding="utf-8")
+            file.write_text(page, encoding="utf-8")
         return file
 
 

@@ -7,6 +7,7 @@ import pytest
 
 from container.contract.hyperparameters import encode
 from container.contract.strategies import MPI
+from container.system import machine as machines
 from container.system.machine import MachineFacts
 from estimators.client.preflight import Demand, compare, preflight, refusal
 from estimators.job.request import Resources, TrainingJobSpec
@@ -49,12 +50,13 @@ def test_a_full_disk() -> None:
         assert part in text
 
 
-def test_a_job_elsewhere_is_not_compared_with_this_machine() -> None:
+def test_a_job_elsewhere_is_not_compared_with_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     tiny = dataclasses.replace(ROOMY, memory_available_bytes=1, cores=1)
+    monkeypatch.setattr(machines, "facts", lambda: tiny)
     resources = Resources(instance_type="ml.p3.2xlarge", instance_count=8)
-    assert preflight(TrainingJobSpec(resources=resources), machine=tiny) == []
+    assert preflight(TrainingJobSpec(resources=resources)) == []
     here = dataclasses.replace(resources, instance_type="local_process")
-    assert preflight(TrainingJobSpec(resources=here), machine=tiny)
+    assert preflight(TrainingJobSpec(resources=here))
 
 
 def test_a_spec_is_read_with_its_strategy() -> None:

@@ -6,6 +6,8 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from values import Told, VirtualLoop
@@ -15,6 +17,7 @@ from estimators.backends.hosts import discovery
 from estimators.client import host_discovery
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import DISCOVERED
+from estimators.records.states import TrainingJobStatus
 
 
 @pytest.mark.parametrize(
@@ -57,16 +60,20 @@ def test_a_function_is_called_until_the_job_is_over(tmp_path: Path, monkeypatch:
             raise answer
         return answer
 
-    def is_over() -> bool:
-        if (tmp_path / DISCOVERED).exists():
-            said.append((tmp_path / DISCOVERED).read_text())
-        return not answers
+    class Job:
+        record = SimpleNamespace(path=tmp_path)
+
+        @property
+        def status(self) -> TrainingJobStatus:
+            if (tmp_path / DISCOVERED).exists():
+                said.append((tmp_path / DISCOVERED).read_text())
+            return TrainingJobStatus.IN_PROGRESS if answers else TrainingJobStatus.COMPLETED
 
     with (
         pytest.warns(UserWarning, match="raised UnicodeEncodeError"),
         pytest.warns(match="raised ValueError\\('away'\\)"),
     ):
-        host_discovery.follow(function, tmp_path, is_over)
+        host_discovery.follow(function, cast(Any, Job()))
         until(lambda: not any(thread.name == "fleetfit-discovery" for thread in threading.enumerate()))
     assert list(dict.fromkeys(said)) == ["a\n", "a\nb\n"]
 
