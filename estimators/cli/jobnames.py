@@ -36,7 +36,7 @@ def resolve(text: str) -> str:
     if text == LAST:
         from estimators.results.listing import summaries
 
-        jobs = summaries()
+        jobs, _ = summaries()
         if not jobs:
             raise JobNotFoundError(f"{LAST}: there are no jobs yet.")
         found: str = jobs[0]["name"]
