@@ -16,7 +16,7 @@ from container.system import folders
 #: How long what is about to end may take to, in seconds.
 _ENDING_S = 10.0
 #: Libraries keep some of their own files open, such as fonts.
-_LIBRARIES = tuple({sysconfig.get_path(name) for name in ("purelib", "platlib", "stdlib")})
+_LIBRARIES = tuple({os.path.realpath(sysconfig.get_path(name)) for name in ("purelib", "platlib", "stdlib")})
 #: Fixtures of several tests, whose clients in this process connect as they need to, and stay connected.
 _ENGINES = frozenset(
     {"browser", "cloud", "engine", "executors", "kernel", "raylets", "region", "s3_process", "served", "sm"}
