@@ -252,7 +252,7 @@ class _Resident:
             try:
                 if shared is not None:
                     shared.mkdir(mode=0o700, exist_ok=True)
-                    if shared.is_symlink() or shared.stat().st_uid != os.getuid():
+                    if {shared.lstat().st_uid, shared.stat().st_uid} != {os.getuid()}:  # also of a link
                         raise PermissionError(f"{shared} belongs to another user")
                 self._root, self._shared = root, shared  # from now on, the end removes them
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -7,14 +7,16 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 
 from container.checkpoint.errors import CheckpointError
-from container.checkpoint.store import Loaded
 from container.contract import detection
 from container.contract.errors import DistributedError
+
+if TYPE_CHECKING:
+    from container.checkpoint.store import Loaded
 
 #: Maximum size, in bytes, of the pieces in which files are sent from rank 0 to the other ranks.
 _BROADCAST_PIECE = 64 << 20
@@ -112,6 +114,8 @@ def share(cluster: SavingCluster, found: Loaded | Refusal | None) -> Loaded | No
     Raises:
         Exception: the error that prevented rank 0 from reading a checkpoint.
     """
+    from container.checkpoint.store import Loaded  # only now, because scripts without checkpoints import this module
+
     if cluster.size > 1:
         head: Any = found
         if isinstance(found, Loaded):

@@ -37,22 +37,30 @@ class FrameDecoder:
         self._decoder = messages.Decoder(LINE_LIMIT)
         self._message: Message | None = None
         self._size = 0
+        self._error: MessageError | None = None
 
     def feed(self, data: bytes) -> Iterator[tuple[Message, bytes]]:
         """Add a block of received data. Yield each frame that is now complete, as its message and its bytes.
 
         Raises:
-            MessageError: the data is not a frame. The decoder cannot continue after this error.
+            MessageError: the data is not a frame. After this error, each call raises the error again.
         """
+        if self._error is not None:
+            raise self._error
         self._decoder.feed(data)
         while True:
             if self._message is None:
-                self._message = self._decoder.take()
-                if self._message is None:
+                try:
+                    message = self._decoder.take()
+                    size = message.pop("size", 0) if message is not None else 0
+                    if not isinstance(size, int) or not 0 <= size <= BODY_LIMIT:
+                        raise MessageError("a message has an invalid size")
+                except MessageError as error:
+                    self._error = error
+                    raise
+                if message is None:
                     return
-                self._size = self._message.pop("size", 0)
-                if not isinstance(self._size, int) or not 0 <= self._size <= BODY_LIMIT:
-                    raise MessageError("a message has an invalid size")
+                self._message, self._size = message, size
             body = self._decoder.take_bytes(self._size)
             if body is None:
                 return

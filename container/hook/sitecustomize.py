@@ -247,7 +247,7 @@ class _OnImport:
 
 def _when_imported(name, then) -> None:  # type: ignore[no-untyped-def]
     """Call a function with a module now, or when the module has been imported."""
-    if name in sys.modules:
+    if sys.modules.get(name) is not None:
         then(sys.modules[name])
     else:
         sys.meta_path.insert(0, _OnImport(name, then))

@@ -37,10 +37,14 @@ def test_frames_are_found_in_whatever_pieces_they_come(items: list[tuple[dict[st
     assert found == messages
 
 
-@pytest.mark.parametrize("data", [b"\n", b"[]\n", b"{}\n", b'{"op":1}\n', b'{"op":"x","size":-1}\n', b"\xff\n"])
+@pytest.mark.parametrize(
+    "data", [b"\n", b"[]\n", b"{}\n", b'{"op":1}\n', b'{"op":"x","size":-1}\n', b'{"op":"x","size":"4"}\n', b"\xff\n"]
+)
 def test_what_is_no_frame_is_refused(data: bytes) -> None:
-    with pytest.raises(MessageError):
-        list(FrameDecoder().feed(data))
+    decoder = FrameDecoder()
+    for received in (data, encode({"op": "x"})):  # nothing is read after an error
+        with pytest.raises(MessageError):
+            list(decoder.feed(received))
     with pytest.raises(MessageError):
         list(FrameDecoder().feed(b'{"op":"x","size":%d}\n' % (BODY_LIMIT + 1)))
 
