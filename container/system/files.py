@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -27,9 +26,10 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    aside = path.with_name(f".{path.name}.{os.getpid()}.{threading.get_native_id()}")
+    # Others may be able to write into the folder: a name that they cannot guess, and a file that is new.
+    aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
+    descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
-        descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
         try:
             write_all(descriptor, data)
         finally:

@@ -34,12 +34,7 @@ def resolve(text: str) -> str:
     if text in names:
         return text
     if text == LAST:
-        from estimators.results.listing import summaries
-
-        jobs, _ = summaries()
-        if not jobs:
-            raise JobNotFoundError(f"{LAST}: there are no jobs yet.")
-        found: str = jobs[0]["name"]
+        found = _newest(names)
     else:
         begun = [name for name in names if name.startswith(text)] if text else []
         if len(begun) > 1:
@@ -61,3 +56,18 @@ def resolve_all(texts: Iterable[str]) -> list[str]:
 def resolve_unless_path(text: str) -> str:
     """Return the full name of a job, as :func:`resolve` does. Return the path of a ``result.json`` unchanged."""
     return text if "/" in text or text.endswith(".json") else resolve(text)
+
+
+def _newest(names: Iterable[str]) -> str:
+    from estimators.job.errors import RecordError
+    from estimators.records.record import JobRecord
+
+    created: list[tuple[float, str]] = []
+    for name in names:
+        try:
+            created.append((float(JobRecord.open(name).read_status().get("CreationTime") or 0.0), name))
+        except (JobNotFoundError, RecordError):
+            continue  # removed meanwhile, or damaged
+    if not created:
+        raise JobNotFoundError(f"{LAST}: there are no jobs yet.")
+    return max(created)[1]

@@ -196,7 +196,7 @@ def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str,
             if len(started) > _TRIES:
                 raise JobUnreachableError(
                     f"the process of tuning job {record.name!r} keeps ending unexpectedly; its log is {record.log}:\n"
-                    f"{tail(record.log).strip()}"
+                    f"{tail(record.log)[-2000:].strip()}"
                 )
             own = ensure(record, env)
         if deadline is not None and time.monotonic() > deadline:
