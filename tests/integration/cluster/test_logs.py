@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import clusters
+import pytest
 import shapes
 
 from estimators import TrainingJob
@@ -189,7 +190,10 @@ def _peak_memory(pid: int) -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1])  # type: ignore[index]
 
 
-def test_in_a_pipe_each_stage_has_a_line_also_the_installation_of_requirements(make: clusters.Make) -> None:
+def test_in_a_pipe_each_stage_has_a_line_also_the_installation_of_requirements(
+    make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))  # else it may be known that nothing is missing
     shown, job = live(make, "print('trained')", files={"requirements.txt": "packaging\n"})
     stages = [line.partition(": ")[2] for line in shown.splitlines() if line.startswith(f"training job {job.name}: ")]
     assert stages[1:] == ["installing the requirements", "running"], shown
