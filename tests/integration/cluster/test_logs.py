@@ -190,11 +190,12 @@ def _peak_memory(pid: int) -> int:
     return int(re.search(r"VmHWM:\s+(\d+)", text)[1])  # type: ignore[index]
 
 
-def test_in_a_pipe_each_stage_has_a_line_also_the_installation_of_requirements(
+def test_an_installation_of_requirements_is_told(
     make: clusters.Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Its event is the stage that is shown meanwhile (tests/unit/estimators/client/test_progress.py)."""
     monkeypatch.setenv("FLEETFIT_CACHE", str(tmp_path / "cache"))  # else it may be known that nothing is missing
     shown, job = live(make, "print('trained')", files={"requirements.txt": "packaging\n"})
-    stages = [line.partition(": ")[2] for line in shown.splitlines() if line.startswith(f"training job {job.name}: ")]
-    assert stages[1:] == ["installing the requirements", "running"], shown
+    names = [event.data["name"] for event in job.record.events("phase")]
+    assert names.index("toolkit_started") < names.index("installing") < names.index("ranks_started")
     assert "[algo-1] requirements.txt: nothing is missing" in shown
