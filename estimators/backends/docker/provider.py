@@ -72,7 +72,7 @@ class DockerProvider(HostProvider):
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
         self._gateway = ""
-        self._relays = Relays(cluster, self._runner)
+        self._relays = Relays(cluster)
         self._aws: Mapping[str, str] = {}
         self._pool: kept.ContainerPool | None = None
         self._pool_lock = -1
