@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -256,6 +257,21 @@ class BlockingConnection:
         for descriptor in self.take_descriptors():
             os.close(descriptor)
         self._socket.close()
+
+
+def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
+    """Send a request to a :class:`~container.system.fork_server.ForkServer`, together with descriptors.
+
+    Raises:
+        OSError: the connection is closed.
+    """
+    fd = os.memfd_create("request")
+    try:
+        os.write(fd, json.dumps(request).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+        socket.send_fds(sock, [b"{}\n"], [fd, *descriptors])
+    finally:
+        os.close(fd)
 
 
 def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:

@@ -24,6 +24,14 @@ def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
         sock.sendall(json.dumps(message).encode() + b"\n")
 
 
+def decoded(data: bytes) -> dict[str, Any]:
+    """Return the message of a client. Return an empty message if the data is none."""
+    with contextlib.suppress(ValueError):
+        if isinstance(message := json.loads(data), dict):
+            return message
+    return {}
+
+
 class ForkServer(abc.ABC):
     """A process that forks for each request that it receives.
 
@@ -112,9 +120,9 @@ class ForkServer(abc.ABC):
                 if other is not sock:
                     other.close()
             return {**request, "peer": sock}
+        self._answer(sock, request, pid, why or "no process could be forked")
         for fd in passed:
             os.close(fd)
-        self._answer(sock, request, pid, why or "no process could be forked")
         return None
 
     def _patience(self) -> float | None:

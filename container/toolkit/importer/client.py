@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 
-from container.system.connection import BlockingConnection
+from container.system.connection import BlockingConnection, ask
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,12 +70,3 @@ def fork(
         connection.close()
         return None
     return Forked(connection, int(answer["pid"]))
-
-
-def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
-    """Send a request to a fork server, together with descriptors."""
-    fd = os.memfd_create("request")
-    os.write(fd, json.dumps(request).encode())
-    os.lseek(fd, 0, os.SEEK_SET)
-    socket.send_fds(sock, [b"{}\n"], [fd, *descriptors])
-    os.close(fd)

@@ -21,10 +21,9 @@ from typing import TYPE_CHECKING
 from container.contract import variables
 from container.contract.messages import Message
 from container.system import importers, inherited, processes
-from container.system.connection import Connection
+from container.system.connection import Connection, ask
 from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
-from container.toolkit.importer import client
 from container.toolkit.importer.imports import SLOW, Imports
 
 if TYPE_CHECKING:
@@ -151,7 +150,7 @@ class Importer:
             if sock is None:
                 sock = self._start()
             self.pid = importers.noted_pid(self._place)
-            client.ask(sock, self._request, [self._listener.fileno()])
+            ask(sock, self._request, [self._listener.fileno()])
         self._connection = Connection(self._loop, sock, self._take, lambda reason: self._closed(fresh), key=None)
 
     def _start(self) -> socket.socket:
