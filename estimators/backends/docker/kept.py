@@ -66,10 +66,13 @@ class ContainerPool:
         """
         try:
             for host in hosts:
-                connection = self._connections[host] = sockets.connect(self.socket(host))
+                connection = self._connections[host] = sockets.connect(self.socket_path(host))
                 connection.settimeout(_ANSWER_S)
-                if b'"yours"' not in connection.recv(1 << 10):
+                greeting = connection.recv(1 << 10)
+                if b'"busy"' in greeting:
                     raise ConnectionRefusedError("another job has the container")
+                if b'"yours"' not in greeting:
+                    raise ConnectionAbortedError("its first process does not answer")
         except OSError:
             self.close()
             raise
@@ -81,8 +84,12 @@ class ContainerPool:
 
     @property
     def in_use(self) -> bool:
-        """Return whether a container of the pool is running, or the job that is creating the pool."""
-        with contextlib.suppress(OSError):
+        """Return whether a container of the pool is running, or the job that has created the pool.
+
+        Raises:
+            PermissionError: the pool belongs to another user.
+        """
+        with contextlib.suppress(FileNotFoundError):
             if JobRecord(Path((self.path / "job").read_text(encoding="utf-8"))).is_supervised():
                 return True
         for place in self.path.glob(f"sockets/*/{SOCKET}"):
@@ -118,7 +125,7 @@ class ContainerPool:
         """Return the folder that is mounted in a host's container as :data:`SECRETS`."""
         return self.path / "secrets" / host
 
-    def socket(self, host: str) -> Path:
+    def socket_path(self, host: str) -> Path:
         """Return the path of the socket of the first process in a host's container.
 
         The socket's folder is mounted in the container as :data:`IDLE`.
@@ -145,9 +152,9 @@ class ContainerPool:
         for plan in plans:
             host = plan.host
             self.secrets(host).mkdir(parents=True, mode=0o755)
-            self.socket(host).parent.mkdir(parents=True, mode=0o700)
+            self.socket_path(host).parent.mkdir(parents=True, mode=0o700)
             secrets = Mount(source=str(self.secrets(host)), target=SECRETS, read_only=True)
-            idle = Mount(source=str(self.socket(host).parent), target=IDLE)
+            idle = Mount(source=str(self.socket_path(host).parent), target=IDLE)
             named = dataclasses.replace(
                 plan,
                 name=self.container(host),
@@ -165,6 +172,11 @@ class ContainerPool:
                 return self.take(hosts)
             except OSError as error:
                 now = time.monotonic()
+                if isinstance(error, ConnectionAbortedError | TimeoutError):
+                    raise EngineError(
+                        "the first process of a kept container does not answer. If the image contains another version "
+                        "of fleetfit's toolkit, run `fleetfit image build`."
+                    ) from error
                 if now - begun > _START_S:
                     raise EngineError(f"the kept containers did not start within {_START_S:g} s: {error}.") from error
                 if now - asked > _ASK_S:

@@ -132,7 +132,7 @@ def test_one_job_at_a_time_has_it(place: Path, tmp_path: Path, pool: kept.Contai
     assert pool.in_use and not takes(pool_of(place))
     pool.close()
     for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", b"[1]"):
-        with sockets.connect(pool.socket(HOST)) as connection:
+        with sockets.connect(pool.socket_path(HOST)) as connection:
             connection.sendall(nonsense)
             connection.shutdown(socket.SHUT_WR)
             assert b"op" in connection.recv(100)

@@ -65,14 +65,14 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
 def pool(tmp_path: Path) -> Iterator[ContainerPool]:
     """A pool with one container, whose first process listens, in a folder with a long path."""
     made = kept.new(tmp_path / ("a-folder-with-a-long-name-" * 5), KEY)
-    made.socket("algo-1").parent.mkdir(parents=True)
-    with sockets.listen(made.socket("algo-1")):
+    made.socket_path("algo-1").parent.mkdir(parents=True)
+    with sockets.listen(made.socket_path("algo-1")):
         yield made
 
 
 def test_a_pool_is_in_use_while_a_container_runs(pool: ContainerPool) -> None:
     assert pool.in_use
-    pool.socket("algo-1").unlink()
+    pool.socket_path("algo-1").unlink()
     assert not pool.in_use
 
 
