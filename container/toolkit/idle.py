@@ -40,11 +40,10 @@ from container.toolkit import train
 _FIRST_S = 60.0
 
 
-def main(argv: list[str]) -> int:
+def main(argv: list[str]) -> NoReturn:
     """Serve jobs until the container is no longer kept, or until SIGTERM.
 
-    Returns:
-        0 if all toolkits have ended; 143 if a toolkit was still running.
+    The exit code is 0 if all toolkits have ended, and 143 if a toolkit is still running.
     """
     [place] = argv
     train.load_runtime(launchers.of(None))  # the runtime of most jobs, loaded once instead of in each job
@@ -94,7 +93,7 @@ class _Idle(ForkServer):
     def accept(self) -> None:
         super().accept()
         for sock in list(self.peers.values()):
-            if self._job is None and not self._ending:
+            if self._job is None and not self._ending and time.monotonic() < self._until:
                 self._job, self._used = sock, False
                 send(sock, {"op": "yours"})
             elif sock is not self._job:

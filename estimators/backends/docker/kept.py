@@ -43,6 +43,10 @@ _IDLE = ("idle", f"{IDLE}/{SOCKET}")
 _START_S, _LOOK_S = 60.0, 0.005
 #: Seconds between two checks whether the containers still run.
 _ASK_S = 1.0
+#: Seconds for which the engine may answer with errors before a remover stops waiting for a pool's end.
+_SILENT_S = 60.0
+#: The states of a container whose first process has not ended.
+_ALIVE = ("running", "paused")
 #: Seconds within which a first process must answer.
 _ANSWER_S = 5.0
 
@@ -94,22 +98,35 @@ class ContainerPool:
                 return True
         for place in self.path.glob(f"sockets/*/{SOCKET}"):
             with contextlib.suppress(OSError):
-                sockets.connect(place).close()
-                return True
+                with sockets.connect(place) as connection:
+                    connection.settimeout(_ANSWER_S)
+                    if b'"op"' in connection.recv(1 << 10):
+                        return True
         return False
 
-    def await_end(self, engine: Engine) -> bool:
-        """Wait until a container of the pool has ended.
+    def await_end(self, engine: Engine, *, killed: bool) -> bool:
+        """Wait until all containers of the pool have ended.
+
+        Args:
+            engine: The client of the container engine.
+            killed: Whether the supervisor of the caller's job was killed. The containers then end now.
 
         Returns:
-            Whether the caller has to remove the pool. False if the remover of an earlier job waits already.
+            Whether the caller has to remove the pool. False if the remover of an earlier job waits already. If
+            ``killed``, wait for this remover instead of returning False.
         """
-        labels = {POOL_LABEL: str(self.path)}
-        with contextlib.suppress(OSError, EngineError):  # the pool was removed, or the removal meets the error again
-            if locks.take(self.path / "remover") is None:  # the lock is held until this process ends
-                return False
-            while (found := engine.leftovers(labels)[0]) and all(one["State"] == "running" for one in found):
+        labels, answered = {POOL_LABEL: str(self.path)}, time.monotonic()
+        with contextlib.suppress(OSError):  # the pool was removed
+            while locks.take(self.path / "remover") is None:  # the lock is held until this process ends
+                if not killed:
+                    return False
                 time.sleep(_ASK_S)
+        while time.monotonic() - answered <= _SILENT_S:  # later, the removal meets the error again
+            with contextlib.suppress(EngineError):
+                if not any(one["State"] in _ALIVE for one in engine.leftovers(labels)[0]):
+                    break
+                answered = time.monotonic()
+            time.sleep(_ASK_S)
         return True
 
     @property
@@ -148,22 +165,31 @@ class ContainerPool:
         self.path.mkdir(parents=True, mode=0o700)
         (self.path / "job").write_text(str(job), encoding="utf-8")
         labels = {containers.JOB_LABEL: "warm", POOL_LABEL: str(self.path)}
-        engine.create_network(self.network, labels, internal=isolated)
-        for plan in plans:
-            host = plan.host
-            self.secrets(host).mkdir(parents=True, mode=0o755)
-            self.socket_path(host).parent.mkdir(parents=True, mode=0o700)
-            secrets = Mount(source=str(self.secrets(host)), target=SECRETS, read_only=True)
-            idle = Mount(source=str(self.socket_path(host).parent), target=IDLE)
-            named = dataclasses.replace(
-                plan,
-                name=self.container(host),
-                network=self.network,
-                mounts=(*plan.mounts, secrets, idle),
-                labels={**labels, containers.HOST_LABEL: host},
-            )
-            engine.start(engine.create(named), named)
-        self._await_start([plan.host for plan in plans], engine)
+        try:
+            engine.create_network(self.network, labels, internal=isolated)
+            for plan in plans:
+                named = self._complete(plan, labels)
+                engine.start(engine.create(named), named)
+            self._await_start([plan.host for plan in plans], engine)
+        except (EngineError, OSError):
+            with contextlib.suppress(EngineError, OSError):  # the remover tries again
+                engine.remove_all(labels)  # containers with another toolkit would not end by themselves
+            raise
+
+    def _complete(self, plan: ContainerPlan, labels: Mapping[str, str]) -> ContainerPlan:
+        """Create a host's folders, and return the plan with the container's name, network, labels and these folders."""
+        host = plan.host
+        self.secrets(host).mkdir(parents=True, mode=0o755)
+        self.socket_path(host).parent.mkdir(parents=True, mode=0o700)
+        secrets = Mount(source=str(self.secrets(host)), target=SECRETS, read_only=True)
+        idle = Mount(source=str(self.socket_path(host).parent), target=IDLE)
+        return dataclasses.replace(
+            plan,
+            name=self.container(host),
+            network=self.network,
+            mounts=(*plan.mounts, secrets, idle),
+            labels={**labels, containers.HOST_LABEL: host},
+        )
 
     def _await_start(self, hosts: Sequence[str], engine: Engine) -> None:
         begun = asked = time.monotonic()
@@ -220,7 +246,7 @@ class ContainerPool:
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
-            for connection in self._connections.values():
+            for connection in list(self._connections.values()):  # a thread may be connecting
                 connection.sendall(json.dumps({"keep": seconds}).encode())
 
 

@@ -380,8 +380,8 @@ class DockerProvider(HostProvider):
         self._relays.close()
         if self._pool is not None and not self._used:
             self._pool.keep(self.cluster.spec.resources.keep_alive_s or 0)
+        remove_tree(self._runtime, ignore_errors=True)  # tells the remover that the supervisor was not killed
         self._let_go()
-        remove_tree(self._runtime, ignore_errors=True)
 
 
 class ContainerCluster(HostCluster):

@@ -7,6 +7,7 @@ the supervisor was killed. Kept containers end by themselves (:mod:`.kept`), and
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -59,9 +60,10 @@ def remove(**given: Any) -> bool:
         Whether everything was removed, or the remover of an earlier job will remove the pool.
     """
     duty, engine = Duty(**given), Engine()
+    killed = os.path.exists(duty.runtime)  # otherwise the supervisor has removed it
     remove_tree(duty.runtime, ignore_errors=True)
     pool = kept.ContainerPool(Path(duty.value)) if duty.label == kept.POOL_LABEL else None
-    if pool is not None and not pool.await_end(engine):
+    if pool is not None and not pool.await_end(engine, killed=killed):
         return True
     try:
         _remove_all(engine, {duty.label: duty.value})

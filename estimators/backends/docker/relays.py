@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import ipaddress
+import socket
 import urllib.parse
 from collections.abc import Mapping
 
+from container.system.connection import BACKLOG
 from estimators.backends.base import Backend
 from estimators.backends.docker.engine import Engine, call
 from estimators.backends.images.errors import EngineError
@@ -21,8 +22,11 @@ from estimators.backends.images.errors import EngineError
 #: The network that Docker always has, with an address of this machine.
 _DEFAULT_BRIDGE = "bridge"
 _PORTS = {"http": 80, "https": 443}
-#: Maximum number of connections of containers that are relayed at the same time; further connections wait.
-_LIMIT = 256
+#: Maximum number of connections of containers that are relayed at the same time. Further connections wait in the
+#: kernel, where they use no descriptors of the supervisor.
+_LIMIT = 128
+#: Seconds until the next attempt to accept a connection when the supervisor has no descriptors left.
+_PAUSE_S = 1.0
 _CHUNK = 1 << 16
 
 
@@ -35,7 +39,7 @@ class Relays:
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self._servers: list[asyncio.Server] = []
+        self._accepting: list[asyncio.Task[None]] = []
         self._there: dict[str, str] = {}  # URL -> the URL for containers
         self._places = asyncio.Semaphore(_LIMIT)
 
@@ -70,23 +74,42 @@ class Relays:
             OSError: the relay cannot listen at the address.
         """
         server = urllib.parse.urlsplit(url)
-        connect = functools.partial(self._connect, server.hostname or "", server.port or _PORTS[server.scheme])
-        relay = await asyncio.start_server(connect, address, 0, limit=_CHUNK)
-        self._servers.append(relay)
-        return server._replace(netloc=f"{address}:{relay.sockets[0].getsockname()[1]}").geturl()
+        listener = socket.create_server((address, 0), backlog=BACKLOG)
+        listener.setblocking(False)
+        accepting = self._accept(listener, server.hostname or "", server.port or _PORTS[server.scheme])
+        self._accepting.append(self._backend.loop.start(accepting))
+        return server._replace(netloc=f"{address}:{listener.getsockname()[1]}").geturl()
 
-    async def _connect(self, host: str, port: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _accept(self, listener: socket.socket, host: str, port: int) -> None:
+        """Accept connections of containers while there are places for them, and relay each to a server."""
+        loop = self._backend.loop
+        with listener:
+            while True:
+                await self._places.acquire()
+                try:
+                    connection, _ = await loop.sock_accept(listener)
+                except OSError:  # there are no descriptors left
+                    self._places.release()
+                    await asyncio.sleep(_PAUSE_S)
+                else:
+                    loop.start(self._connect(connection, host, port))
+
+    async def _connect(self, connection: socket.socket, host: str, port: int) -> None:
         """Relay a container's connection to a server in both directions, until both sides have ended it."""
-        with contextlib.suppress(OSError, asyncio.CancelledError), contextlib.closing(writer):  # one side was lost
-            async with self._places:
-                theirs, ours = await asyncio.open_connection(host, port, limit=_CHUNK)
-                with contextlib.closing(ours):
-                    await asyncio.gather(_pump(reader, ours), _pump(theirs, writer))
+        try:
+            with contextlib.suppress(OSError):  # one side was lost
+                reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK)
+                with contextlib.closing(writer):
+                    theirs, ours = await asyncio.open_connection(host, port, limit=_CHUNK)
+                    with contextlib.closing(ours):
+                        await asyncio.gather(_pump(reader, ours), _pump(theirs, writer))
+        finally:
+            self._places.release()
 
     def close(self) -> None:
         """Stop listening."""
-        for relay in self._servers:
-            relay.close()
+        for accepting in self._accepting:
+            accepting.cancel()
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -98,9 +121,8 @@ async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def _on_loopback(url: str) -> bool:
-    parts = urllib.parse.urlsplit(url)
-    if parts.scheme not in _PORTS or not parts.hostname:
-        return False
-    with contextlib.suppress(ValueError):
-        return ipaddress.ip_address(parts.hostname).is_loopback
-    return parts.hostname == "localhost"
+    with contextlib.suppress(ValueError):  # not a URL, or the host is a name
+        parts = urllib.parse.urlsplit(url)
+        if parts.scheme in _PORTS and parts.hostname and (parts.port or _PORTS[parts.scheme]):
+            return parts.hostname == "localhost" or ipaddress.ip_address(parts.hostname).is_loopback
+    return False

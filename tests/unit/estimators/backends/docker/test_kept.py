@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from container.system import locks, sockets
+from container.system import locks
 from estimators.backends.docker import kept, ownership, reaper
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.kept import ContainerPool
@@ -57,23 +57,17 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Engine:
     monkeypatch.setattr(reaper, "Engine", lambda: made)
     monkeypatch.setattr(reaper, "_QUIET", 0.01)
     monkeypatch.setattr(kept, "_ASK_S", 0.0)
+    monkeypatch.setattr(kept, "_SILENT_S", 0.01)
     monkeypatch.setattr(ownership, "give_back", lambda *arguments: None)
     return made
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Iterator[ContainerPool]:
-    """A pool with one container, whose first process listens, in a folder with a long path."""
-    made = kept.new(tmp_path / ("a-folder-with-a-long-name-" * 5), KEY)
-    made.socket_path("algo-1").parent.mkdir(parents=True)
-    with sockets.listen(made.socket_path("algo-1")):
-        yield made
-
-
-def test_a_pool_is_in_use_while_a_container_runs(pool: ContainerPool) -> None:
-    assert pool.in_use
-    pool.socket_path("algo-1").unlink()
-    assert not pool.in_use
+def pool(tmp_path: Path) -> ContainerPool:
+    """A pool with a folder."""
+    made = kept.new(tmp_path, KEY)
+    made.path.mkdir(parents=True)
+    return made
 
 
 def test_a_pool_that_is_being_made_is_left_to_its_job(tmp_path: Path) -> None:
@@ -93,9 +87,9 @@ def test_one_remover_waits_for_the_end_of_a_pool(pool: ContainerPool, engine: En
     runtime = tmp_path / "runtime"
     runtime.mkdir()
     duty = {"label": kept.POOL_LABEL, "value": str(pool.path), "runtime": str(runtime)}
-    engine.states = [["running", "running"], ["running", "running"], ["running", "exited"]]
+    engine.states = [["running", "paused"], ["running", "exited"], ["exited", "exited"]]
     assert reaper.remove(**duty)
-    assert not engine.states, "it has waited until one of the containers ended"
+    assert not engine.states, "it has waited until all containers have ended"
     assert engine.removed[0] == {kept.POOL_LABEL: str(pool.path)} and not pool.path.exists() and not runtime.exists()
 
 
@@ -103,12 +97,30 @@ def test_one_remover_waits_for_the_end_of_a_pool(pool: ContainerPool, engine: En
 def test_the_remover_of_a_later_job_leaves_the_pool_to_the_first(
     pool: ContainerPool, engine: Engine, tmp_path: Path
 ) -> None:
-    runtime = tmp_path / "runtime"
-    runtime.mkdir()
     first = locks.take(pool.path / "remover")
     assert first is not None
+    assert reaper.remove(label=kept.POOL_LABEL, value=str(pool.path), runtime=str(tmp_path / "removed"))
+    assert pool.path.exists() and not engine.removed
+
+
+@pytest.mark.leaves("files")
+def test_the_files_of_a_later_job_are_given_back_if_its_supervisor_was_killed(
+    pool: ContainerPool, engine: Engine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (runtime := tmp_path / "runtime").mkdir()  # the supervisor would have removed it
+    first = locks.take(pool.path / "remover")
+    assert first is not None
+    given: list[str] = []
+
+    def sleep(seconds: float) -> None:
+        with contextlib.suppress(OSError):
+            os.close(first)  # the first remover ends
+
+    monkeypatch.setattr(kept.time, "sleep", sleep)
+    monkeypatch.setattr(ownership, "give_back", lambda engine, duty, user: given.append(duty.value))
+    engine.states = [["exited"]]
     assert reaper.remove(label=kept.POOL_LABEL, value=str(pool.path), runtime=str(runtime))
-    assert not runtime.exists() and pool.path.exists() and not engine.removed, "what was of the later job alone"
+    assert given == [str(pool.path)] and not runtime.exists()
 
 
 @pytest.mark.leaves("files")

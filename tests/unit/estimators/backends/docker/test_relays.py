@@ -102,7 +102,10 @@ def test_nobody_waits_for_a_server_that_does_not_run(job: Any) -> None:
     job.loop.run(exchange())
 
 
-@pytest.mark.parametrize("url", ["http://192.168.0.5:9000", "https://s3.amazonaws.com", "eu-west-1", ""])
+@pytest.mark.parametrize(
+    "url",
+    ["http://192.168.0.5:9000", "https://s3.amazonaws.com", "http://127.0.0.1:99999", "http://[::1", "eu-west-1", ""],
+)
 def test_what_is_elsewhere_stays_as_it_is(url: str, job: Any) -> None:
     assert opened(job, None, {"AWS_ENDPOINT_URL": url}) == {"AWS_ENDPOINT_URL": url}
 
