@@ -73,7 +73,7 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
         levels=LEVELS,
         facts=_facts(result),
         metrics=[(name, number_text(value)) for name, value in result.final_metrics.items()],
-        ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), _end(rank.exit_code, rank.signal))
+        ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), page.end_text(rank))
                for rank in result.ranks],
         steps=[(when(step.get("StartTime")), str(step.get("Status")), str(step.get("StatusMessage") or ""))
                for step in status.get("SecondaryStatusTransitions") or []],
@@ -121,12 +121,6 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         *((f"hyperparameter {name}", str(value)) for name, value in result.hyperparameters.items()),
         *((f"channel {name}", str(data.get("uri"))) for name, data in result.data.items()),
     ]
-
-
-def _end(exit_code: int | None, signal: int | None) -> str:
-    if signal is not None:
-        return f"signal {signal}"
-    return "–" if exit_code is None else f"exit code {exit_code}"
 
 
 def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:
