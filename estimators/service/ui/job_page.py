@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.texts import map_texts
 from container.contract.wire import Event
 from estimators.job.errors import FleetfitError
 from estimators.job.fleets import capabilities
-from estimators.job.log_redaction import mask_texts, text_mask
+from estimators.job.log_redaction import text_mask
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.elastic_events import Restores, number, words
@@ -46,7 +47,7 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
     status = record.read_status()
     result = saving.result_of(record)
     mask = text_mask(record.read_request())
-    known = [dataclasses.replace(event, data=mask_texts(event.data, mask)) for event in record.events(*_KINDS)]
+    known = [dataclasses.replace(event, data=map_texts(event.data, mask)) for event in record.events(*_KINDS)]
     created = float(status.get("CreationTime") or 0.0)
     over = statuses.is_terminal(status)
     phases = timeline.phase_lanes(known, created)
