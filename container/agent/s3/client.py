@@ -149,7 +149,8 @@ def passes(error: Exception) -> bool:
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError):
         return False
     # The last two are raised if the body of an error response is cut off or late. botocore does not wrap these errors.
-    return isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError)
+    unreachable = exceptions.ConnectionError  # for example while the server restarts, or the name service fails
+    return isinstance(error, unreachable | exceptions.HTTPClientError | OSError | ProtocolError | LateError)
 
 
 def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceError:
@@ -179,6 +180,8 @@ def explain(uri: str, error: Exception, *, offset: int | None = None) -> SourceE
         remedy = "Log in again."
     elif isinstance(error, exceptions.ParamValidationError):
         cause = f"the bucket or the key is not valid: {cause}"
+    elif isinstance(error, exceptions.ConnectionError):
+        remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."
     elif isinstance(error, exceptions.HTTPClientError | OSError | ProtocolError | LateError):
         cause = f"{endpoint} gave an unexpected answer: {cause}"
         remedy = "Check the network and AWS_ENDPOINT_URL_S3, and start the job again."

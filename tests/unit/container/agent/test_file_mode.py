@@ -6,14 +6,15 @@ import io
 import json
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from botocore.exceptions import ClientError, NoCredentialsError
+from botocore.exceptions import ClientError, ConnectionClosedError, EndpointConnectionError, NoCredentialsError
 from host_trees import Trees, content, shown
 
-from container.agent import cache, download, files, mounting, preflight, progress
+from container.agent import cache, download, files, mounting, preflight, progress, retrying
 from container.agent.s3 import client, stream
 from container.agent.sources.base import DataObject, SourceError
 from container.agent.sources.manifests import ListingError, parse_augmented, parse_manifest
@@ -214,6 +215,19 @@ def answer(status: int, code: str, **headers: str) -> ClientError:
     return ClientError({"Error": {"Code": code, "Message": "said"}, "ResponseMetadata": metadata}, "GetObject")  # type: ignore[arg-type]
 
 
+@pytest.fixture
+def s3_settings(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Settings of a client that asks nothing."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
+    client.forget()
+    yield
+    client.forget()
+
+
+@pytest.mark.usefixtures("s3_settings")
 @pytest.mark.parametrize(
     ("error", "message"),
     [
@@ -226,19 +240,35 @@ def answer(status: int, code: str, **headers: str) -> ClientError:
         (answer(412, "PreconditionFailed"), "at byte 7: it changed while the job read it"),
         (answer(503, "SlowDown"), "answers 503 SlowDown"),
         (NoCredentialsError(), r"there are no AWS credentials.*AWS_PROFILE"),
+        (EndpointConnectionError(endpoint_url="http://s3"), "Could not connect .* Check the network and AWS_ENDPOINT"),
     ],
 )
-def test_errors_of_s3_have_a_cause_and_a_remedy(
-    error: Exception, message: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", "http://127.0.0.1:9")  # nothing is asked there
-    monkeypatch.setenv("AWS_REGION", "us-east-1")
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    client.forget()
+def test_errors_of_s3_have_a_cause_and_a_remedy(error: Exception, message: str) -> None:
     with pytest.raises(SourceError, match=message):
         raise client.explain("s3://b/key", error, offset=7)
-    client.forget()
+
+
+@pytest.mark.usefixtures("s3_settings")
+@pytest.mark.parametrize(
+    "error",
+    [EndpointConnectionError(endpoint_url="http://s3"), ConnectionClosedError(endpoint_url="http://s3"), OSError("x")],
+)
+def test_a_server_that_is_away_for_a_moment_fails_nothing(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example a server that restarts, or a failure of the name service."""
+    monkeypatch.setattr(retrying, "BACKOFF", retrying.Backoff(attempts=3, first_s=0.0))
+    answers: list[Exception | str] = [error, error, "here"]
+
+    def request() -> str:
+        answer = answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    assert client.call("s3://b/key", request) == "here"
+    answers = [error] * 3
+    with pytest.raises(SourceError):
+        client.call("s3://b/key", request)
+    assert not answers
 
 
 def test_a_machine_that_cannot_mount(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
