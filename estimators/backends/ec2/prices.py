@@ -6,10 +6,13 @@ import bisect
 import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
-from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.ec2.requests import Instance
+from estimators.job.request import TrainingJobSpec
 
+#: Number of past days for which ``plan()`` shows prices, and maximum number of pools that it shows.
+PLAN_DAYS, _SHOWN = 7.0, 8
 _HOUR = 3600.0
 #: EC2 bills by the second, but at least these seconds.
 _LEAST_S = 60.0
@@ -34,15 +37,6 @@ class FleetCost:
     host_s: float
     complete: bool = True
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the cost as a dict, which the job's status contains under ``cost``."""
-        return {
-            "total": round(self.total, 9),
-            "on_demand": None if self.on_demand is None else round(self.on_demand, 9),
-            "host_s": round(self.host_s, 1),
-            "complete": self.complete,
-        }
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Prices:
@@ -58,7 +52,7 @@ class Prices:
 
     def of(self, instance: Instance) -> Series:
         """Return the prices of an instance over time. Return an empty sequence if the prices are not known."""
-        if instance.lifecycle is Lifecycle.SPOT:
+        if instance.spot:
             return self.spot.get((instance.type, instance.zone), ())
         return [(0.0, price)] if (price := self.on_demand.get(instance.type)) is not None else ()
 
@@ -87,10 +81,52 @@ class Prices:
             complete &= bool(series)
             known &= price is not None
             on_demand += billed / _HOUR * (price or 0.0)
-            free = one.lifecycle is Lifecycle.SPOT and one.interrupted and ran < _HOUR
+            free = one.spot and one.interrupted and ran < _HOUR
             if series and not free:
                 total += _integral(series, one.launched, one.launched + billed) / _HOUR
         return FleetCost(total=total, on_demand=on_demand if known else None, host_s=seconds, complete=complete)
+
+    def describe(self, spec: TrainingJobSpec, given: Ec2Options, types: Sequence[str], region: str) -> tuple[str, ...]:
+        """Return the lines that describe what a job costs, for ``plan()``.
+
+        Args:
+            spec: The job.
+            given: The EC2 options of the job.
+            types: The instance types. The job's own type is the first one.
+            region: The region.
+        """
+        lines = [
+            f"{type_} in {region}: on-demand price {f'${price:.4f} an hour' if price is not None else 'unknown'}"
+            for type_ in types
+            for price in [self.on_demand.get(type_)]
+        ]
+        pools = sorted(
+            (series[-1][1], type_, zone, [price for _, price in series])
+            for (type_, zone), series in self.spot.items()
+            if not given.zones or zone in given.zones
+        )
+        for now, type_, zone, prices in pools[:_SHOWN]:
+            past = f"${min(prices):.4f} to ${max(prices):.4f} in the last {PLAN_DAYS:g} days"
+            lines.append(f"spot {type_} in {zone}: ${now:.4f} an hour now, {past}")
+        if len(pools) > _SHOWN:
+            lines.append(f"spot: {len(pools) - _SHOWN} more pools with higher prices")
+        on_demand, hours = self.on_demand.get(types[0]), (spec.stopping.max_run_s or 0) / _HOUR
+        if on_demand is None or not hours:
+            return tuple(lines)
+        hosts = spec.instance_count
+        whole = hosts * hours * on_demand
+        line = f"at most ({hosts} hosts for max_run, {hours:g} h): ${whole:.2f} on demand"
+        if pools:
+            base = min(given.on_demand_base, hosts)
+            mixed = hours * (base * on_demand + (hosts - base) * pools[0][0])
+            saved = (1 - mixed / whole) * 100
+            line += f", ${mixed:.2f} with spot capacity at current prices ({saved:.0f} % less)"
+        lines.append(line)
+        if given.budget is not None:
+            lines.append(f"budget: the job is stopped at ${given.budget:.2f}")
+        if given.max_price_per_hour is not None:
+            lines.append(f"max_price_per_hour: the job is stopped at ${given.max_price_per_hour:.2f} an hour")
+        return tuple(lines)
 
 
 def _integral(series: Series, begin: float, end: float) -> float:

@@ -9,18 +9,19 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
 from collections.abc import Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
 from container.system.asyncio_loop import gather
 from estimators.backends.base import Leftover
-from estimators.backends.ec2 import leftovers, plans, requests
+from estimators.backends.ec2 import leftovers, requests
+from estimators.backends.ec2.api import ERRORS, Ec2Api, reason_of
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
-from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
-from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types, ssh_part
+from estimators.backends.ec2.prices import PLAN_DAYS
+from estimators.backends.ec2.requests import Instance
 from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.membership import MembershipSource
@@ -66,13 +67,12 @@ class Ec2Provider(SshProvider):
 
     def __init__(self, job: ProvidedJob) -> None:
         given = Ec2Options.of(job.options.backend_options)
-        super().__init__(dataclasses.replace(job, options=plans.ssh_part(job.options, given)))
+        super().__init__(dataclasses.replace(job, options=ssh_part(job.options)))
         self._given = given
         self._fleet = Ec2Fleet(job, given)
         self._connections = Connections(job.loop, self._fleet.settings)
-        self._launched: dict[
-            str, tuple[InstanceSlot, asyncio.Task[list[None]]]
-        ] = {}  # the instance of each host, and the task that watches the instance
+        # The instance of each host, and the task that watches the instance.
+        self._launched: dict[str, tuple[InstanceSlot, asyncio.Task[Any]]] = {}
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
@@ -86,37 +86,46 @@ class Ec2Provider(SshProvider):
         except ConfigurationError as error:
             return [str(error)]
         found = []
-        strategy = spec.strategy
-        if isinstance(strategy, Elastic) and strategy.discovery is not None:
+        if isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None:
             found.append("jobs on EC2 get their hosts from EC2. Leave discovery out, or use instance_type='ssh'.")
-        ranks = spec.ranks_per_host
         for type_ in types:
-            slots = instances.slots(f"{PREFIX}{type_}")
+            slots, ranks = instances.slots(f"{PREFIX}{type_}"), spec.ranks_per_host
             if slots is not None and ranks > slots:
                 found.append(
                     f"processes_per_host={ranks} is more than the {slots} slots of {type_}: use a larger type."
                 )
-        if not spec.spot:
-            found += [
-                (
+        for name in ("on_demand_base", "on_demand_fallback"):
+            if options.backend_options.get(name) and not spec.spot:
+                found.append(
                     f"backend_options={{'{name}': …}} is only for spot capacity. Set use_spot_instances=True, or leave "
                     "the option out."
                 )
-                for name in ("on_demand_base", "on_demand_fallback")
-                if getattr(given, name)
-            ]
-        found += [
-            f"{tool} is not installed. Install it (apt-get install openssh-client)."
-            for tool in ("ssh", "ssh-keygen")
-            if shutil.which(tool) is None
-        ]
+        if shutil.which("ssh") is None:
+            found.append("ssh is not installed. Install it (apt-get install openssh-client).")
         return found
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Return where the job would run and what it would cost. The prices are requested from AWS."""
-        ssh = super().describe(spec, plans.ssh_part(options, Ec2Options.of(options.backend_options)))
-        return plans.placement(spec, options, ssh)
+        given = Ec2Options.of(options.backend_options)
+        types = instance_types(spec, given)
+        notes: tuple[str, ...] = ()
+        warnings: tuple[str, ...] = ()
+        try:
+            api = Ec2Api(region=given.region, profile=given.profile)
+            prices = api.prices(types, on_demand=given.on_demand_price, spot_days=PLAN_DAYS if spec.spot else 0.0)
+            notes = prices.describe(spec, given, types, api.region)
+        except (*ERRORS, ConfigurationError) as error:
+            warnings = (f"the price of the job is unknown: {reason_of(error)}.",)
+        return dataclasses.replace(
+            super().describe(spec, ssh_part(options)),
+            interface="",
+            cpus=instances.vcpus(f"{PREFIX}{types[0]}") or 1,
+            gpus=instances.gpus(f"{PREFIX}{types[0]}"),
+            connect={host: ("ssh", "-l", given.user, host.upper()) for host in spec.hosts},
+            warnings=warnings,
+            notes=notes,
+        )
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
@@ -179,7 +188,7 @@ class Ec2Provider(SshProvider):
                     reservation.connection.close()
             raise
         watching = [self._lose(host, slot)]
-        if instance.lifecycle is Lifecycle.SPOT:
+        if instance.spot:
             watching.append(self._watch_for_notices(host, slot))
         self._launched[name] = slot, self.loop.start(gather(*watching))
         return host
@@ -218,11 +227,9 @@ class Ec2Provider(SshProvider):
         return connection
 
     async def _extend(self, connection: SshConnection, timer: ChildProcess) -> None:
-        os.set_blocking(timer.input, False)
         try:
             while connection.ended is None:
-                with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                    os.write(timer.input, f"{round(self._given.lease)}\n".encode())
+                timer.send(f"{round(self._given.lease)}\n".encode())
                 await asyncio.sleep(self._given.lease / _EXTENSIONS)
         finally:
             timer.close()

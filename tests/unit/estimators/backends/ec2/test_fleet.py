@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.parsers import ResponseParserError
 from values import ProviderQueue, VirtualLoop, provided, spec_of
 
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
-from estimators.backends.ec2.api import Made
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Shortage
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Refusal
 from estimators.backends.events import LimitMet, ValuesNoted
 from estimators.backends.hosts.provider import HostError
 from estimators.job.errors import ConfigurationError
 
-NONE = FleetAnswer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
-FAILED = FleetAnswer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
+NONE = FleetAnswer(refusals=(Refusal(code="InsufficientInstanceCapacity", text="", pool="c5.large in a"),))
+FAILED = ClientError({"Error": {"Code": "InternalError", "Message": "It broke."}}, "CreateFleet")
 
 
 class Api:
@@ -43,7 +42,7 @@ class Api:
     """
 
     def __init__(self) -> None:
-        self.answers: list[FleetAnswer] = []
+        self.answers: list[FleetAnswer | ClientError] = []
         self.lost = 0
         self.meanwhile: Callable[[], object] = lambda: None
         self.asked: list[dict[str, Any]] = []
@@ -64,19 +63,22 @@ class Api:
         self.tokens[token] += 1
         self.meanwhile()
         if self.answers:
-            return self.answers.pop(0)
+            answer = self.answers.pop(0)
+            if isinstance(answer, ClientError):
+                raise answer
+            return answer
         if token not in self._fulfilled:
             count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
             self._fulfilled[token] = FleetAnswer(launched=tuple(self.add() for _ in range(count)))
         if self.lost:
             self.lost -= 1
-            return FAILED
+            raise FAILED
         return self._fulfilled[token]
 
     def add(self) -> str:
         """Launch an instance."""
         name = f"i-{len(self.instances) + 1}"
-        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.SPOT, "private_address": "10.0.0.1"}
+        kind = {"type": "c5.large", "zone": "a", "spot": True, "private_address": "10.0.0.1"}
         self.instances[name] = Instance(id=name, state="running", launched=time.time(), **kind)
         return name
 
@@ -116,9 +118,10 @@ class Fleet(Ec2Fleet):
 
     api: Api
 
-    async def prepare(self) -> Any:
+    async def _prepare(self) -> Any:
         self.api.attempt("prepare")
-        return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
+        self._places = (("a", "subnet-a"), ("b", "subnet-b"))
+        return self.api
 
     _background = AtOnce()  # type: ignore[assignment]
 
@@ -214,7 +217,7 @@ def test_without_capacity_a_gang_fails_and_others_that_train_wait(
 
 
 def test_a_shortage_that_does_not_pass_fails_all_at_once(world: World) -> None:
-    world.api.answers = [FleetAnswer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
+    world.api.answers = [FleetAnswer(refusals=(Refusal(code="VcpuLimitExceeded", text="No."),))]
     world.want("algo-1", "algo-2")
     assert set(world.failed) == {"algo-1", "algo-2"} and "Service Quotas" in world.failed["algo-1"]
 
@@ -278,7 +281,7 @@ def test_a_host_that_is_withdrawn_is_not_asked_for_in_the_next_request(new: NewW
     world = new(on_demand_fallback=True)
     first, second = (world.fleet.want() for _ in range(2))
     world.api.answers = [NONE]
-    world.api.meanwhile = lambda: second in world.fleet._slots and world.fleet.drop(second)
+    world.api.meanwhile = lambda: second in world.fleet._waiting and world.fleet.drop(second)
     world.loop.advance(1.0)
     wanted = [request["TargetCapacitySpecification"] for request in world.api.asked]
     assert [capacity["TotalTargetCapacity"] for capacity in wanted] == [2, 1]
@@ -311,7 +314,7 @@ def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: Ne
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ResponseParserError("no element found"), "ResponseParserError: no element found"),
+        (KeyError("Instances"), "KeyError: 'Instances'"),
         (ConfigurationError("there is no image: name one."), "there is no image: name one"),
     ],
 )

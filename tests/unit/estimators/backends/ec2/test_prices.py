@@ -8,7 +8,7 @@ import pytest
 
 from estimators.backends.ec2.api import read_price
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.ec2.requests import Instance
 
 HOUR = 3600.0
 PRICES = Prices(
@@ -18,7 +18,7 @@ PRICES = Prices(
 
 
 def ran(launched: float = 0.0, ended: float | None = None, *, interrupted: bool = False, **more: Any) -> Instance:
-    values = {"type": "g5.xlarge", "zone": "a", "lifecycle": Lifecycle.SPOT, **more}
+    values = {"type": "g5.xlarge", "zone": "a", "spot": True, **more}
     return Instance(
         id="i-1",
         state="running" if ended is None else "terminated",
@@ -43,7 +43,7 @@ def test_a_host_is_paid_at_the_price_of_each_moment() -> None:
         (ran(ended=600.0), 0.2 / 6),
         (ran(ended=HOUR, interrupted=True), 0.2),
         (ran(ended=5.0), 0.2 / 60),  # no less than a minute
-        (ran(ended=600.0, interrupted=True, lifecycle=Lifecycle.ON_DEMAND), 1 / 6),
+        (ran(ended=600.0, interrupted=True, spot=False), 1 / 6),
         (ran(launched=-HOUR, ended=0.0), 0.2),  # before the first price that one counts
     ],
 )
