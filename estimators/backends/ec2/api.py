@@ -47,11 +47,6 @@ class Resource(NamedTuple):
     name: str
     tags: Mapping[str, str]
 
-    @classmethod
-    def of(cls, kind: str, name: str, entry: Mapping[str, Any]) -> Resource:
-        """Create a resource from EC2's description, in which the key ``name`` has the resource's name."""
-        return cls(kind, entry[name], {tag["Key"]: tag["Value"] for tag in entry["Tags"]})
-
 
 def reason_of(error: Exception) -> str:
     """Return why a call has failed, with the remedy, and without a full stop at the end."""
@@ -301,15 +296,19 @@ class Ec2Api:
     def resources(self) -> Iterator[Resource]:
         """Yield the existing resources of the fleets of all users in the region."""
         ours = _filter("tag-key", requests.FLEET_TAG)
-        for entry in self._instances(ours, _filter("instance-state-name", "pending", "running", "stopping", "stopped")):
-            yield Resource.of("instance", "InstanceId", entry)
-        for kind, operation, entries, name in (
-            ("security group", self._ec2.describe_security_groups, "SecurityGroups", "GroupId"),
-            ("launch template", self._ec2.describe_launch_templates, "LaunchTemplates", "LaunchTemplateName"),
-            ("key pair", self._ec2.describe_key_pairs, "KeyPairs", "KeyName"),
+        alive = _filter("instance-state-name", "pending", "running", "stopping", "stopped")
+        for kind, name, entries in (
+            ("instance", "InstanceId", self._instances(ours, alive)),
+            ("security group", "GroupId", self._ec2.describe_security_groups(Filters=[ours])["SecurityGroups"]),
+            (
+                "launch template",
+                "LaunchTemplateName",
+                self._ec2.describe_launch_templates(Filters=[ours])["LaunchTemplates"],
+            ),
+            ("key pair", "KeyName", self._ec2.describe_key_pairs(Filters=[ours])["KeyPairs"]),
         ):
-            for entry in operation(Filters=[ours])[entries]:
-                yield Resource.of(kind, name, entry)
+            for entry in entries:
+                yield Resource(kind, entry[name], {tag["Key"]: tag["Value"] for tag in entry["Tags"]})
 
     # --- prices ---
 
@@ -368,13 +367,14 @@ def read_price(products: Iterable[Mapping[str, Any]]) -> float | None:
 
     Return None if the products contain no hourly price in US dollars.
     """
-    for product in products:
-        for term in product.get("terms", {}).get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get("USD", 0))
-                if price > 0 and dimension["unit"] == "Hrs":
-                    return price
-    return None
+    found = (
+        float(dimension["pricePerUnit"].get("USD", 0))
+        for product in products
+        for term in product.get("terms", {}).get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+        if dimension["unit"] == "Hrs"
+    )
+    return next((price for price in found if price > 0), None)
 
 
 def resource_name(fleet: str) -> str:

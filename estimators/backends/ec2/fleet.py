@@ -145,7 +145,8 @@ class Ec2Fleet:
         self._left: set[str] = set()  # instances without a host, which EC2 is about to terminate
         self._instances: dict[str, Instance] = {}  # all instances that EC2 has ever described, by id
         self._prices = Prices()
-        self._unanswered = False  # whether a request may have launched instances that have no host yet
+        self._named: set[str] = set()  # all instances that EC2's answers to requests named
+        self._unanswered = False  # whether a request was sent whose answer has not come yet
         self._since, self._waits = 0.0, 0  # start of the wait for instances, and number of waits since
         self._asking: asyncio.Task[None] | None = None
         self._following: list[asyncio.Task[None]] = []
@@ -275,8 +276,7 @@ class Ec2Fleet:
             hosts=hosts,
             types=self._types,
             subnets=[subnet for _, subnet in places],
-            spot=self._spot,
-            on_demand=max(0, options.on_demand_base - sum(not one.spot for one in mine)),
+            on_demand=max(0, options.on_demand_base - sum(not one.spot for one in mine)) if self._spot else hosts,
             together=self._together,
             max_total_price=max(0.0001, most - self._prices.hourly(self._instances.values())) if most else None,
         )
@@ -290,6 +290,7 @@ class Ec2Fleet:
         self._unanswered = True
         try:
             answer = await self._send(api, request)
+            self._named.update(answer.launched)
             for id_, slot in zip(answer.launched, self._waiting.copy(), strict=False):  # the rest gets no host
                 slot.id, slot.launched = id_, _now()
                 self._slots[id_] = slot
@@ -369,26 +370,23 @@ class Ec2Fleet:
         self._instances.update(found)
         for id_, slot in self._slots.items():
             slot.see(found.get(id_))
-        if not self._unanswered:  # otherwise, EC2's answer may name some of the instances
-            owned = self._left | self._slots.keys()
-            nobodys = [one.id for one in found.values() if not one.gone and one.id not in owned]
-            await self._background.call(lambda: api.terminate(nobodys))
+        spared = self._left | self._slots.keys()
+        if self._unanswered:  # the answer to the request may name them
+            spared |= found.keys() - self._named
+        nobodys = [one.id for one in found.values() if not one.gone and one.id not in spared]
+        await self._background.call(lambda: api.terminate(nobodys))
 
     # --- money ---
 
     async def _follow_cost(self, api: Ec2Api) -> None:
         """Store the cost in the job's status, until the cost reaches a limit. Then stop the job."""
-        read = functools.partial(
-            api.prices,
-            self._types,
-            on_demand=self._options.on_demand_price,
-            spot_days=_PRICE_DAYS if self._spot else 0.0,
-        )
+        price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
         priced = -math.inf
         while True:
             if _now() - priced >= _PRICES_S:
                 with contextlib.suppress(Exception):  # without permission to read prices, the job continues
-                    self._prices = self._prices.updated(await self._background.call(read))
+                    new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
+                    self._prices = self._prices.updated(new)
                     priced = _now()
             self._job.note({"cost": dataclasses.asdict(self._cost())})
             if text := self._limit_met(asked=math.isfinite(priced)):

@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from estimators.backends.base import Finding, Leftover
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.api import ERRORS, Ec2Api, Resource, reason_of
-from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
+from estimators.job.errors import BackendError, ConfigurationError
 from estimators.records.record import jobs_folder
 
 #: Seconds for which a removal is tried: after a job, and in `fleetfit clean`. The third value is the number of seconds
@@ -93,10 +93,7 @@ def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool
     Returns:
         Whether all resources of the fleet were removed.
     """
-    try:
-        return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
-    except FleetfitError:
-        return False
+    return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
 
 
 def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: float = _WAIT_S) -> list[str]:

@@ -95,11 +95,11 @@ class Prices:
             types: The instance types. The job's own type is the first one.
             region: The region.
         """
-        lines = [
-            f"{type_} in {region}: on-demand price {f'${price:.4f} an hour' if price is not None else 'unknown'}"
-            for type_ in types
-            for price in [self.on_demand.get(type_)]
-        ]
+        lines = []
+        for type_ in types:
+            price = self.on_demand.get(type_)
+            shown = "unknown" if price is None else f"${price:.4f} an hour"
+            lines.append(f"{type_} in {region}: on-demand price {shown}")
         pools = sorted(
             (series[-1][1], type_, zone, [price for _, price in series])
             for (type_, zone), series in self.spot.items()

@@ -10,7 +10,7 @@ import contextlib
 import dataclasses
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
@@ -245,27 +245,26 @@ class Ec2Provider(SshProvider):
     async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
         """Run an agent on the host, and handle the interruption notices that the agent reports."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
-        said = bytearray()
+        rest = b""
 
         def hear(data: bytes) -> None:
-            said.extend(data)
-            while b"\n" in said:
-                line, _, said[:] = said.partition(b"\n")
-                self._noticed(host, slot, bytes(line))
+            nonlocal rest
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):  # the output of an interpreter that cannot run the agent
+                    self._noticed(host, slot, json.loads(line))
 
         with contextlib.suppress(HostLost):
             while True:
                 await host.run(argv, {}, hear).wait()
                 await asyncio.sleep(_NOTICES_S)  # the agent was killed with the other processes there
 
-    def _noticed(self, host: Host, slot: InstanceSlot, line: bytes) -> None:
-        with contextlib.suppress(ValueError):  # the output of an interpreter that cannot run the agent
-            notice = json.loads(line)
-            if notice["notice"] == "silence":
-                self.job.tell(f"{host.name}: {notice['text']}")
-                return
-            slot.noticed |= notice["notice"] == "interruption"
-            host.notice(float(notice.get("in_s", _REBALANCE_S)))
+    def _noticed(self, host: Host, slot: InstanceSlot, notice: Mapping[str, Any]) -> None:
+        if notice["notice"] == "silence":
+            self.job.tell(f"{host.name}: {notice['text']}")
+            return
+        slot.noticed |= notice["notice"] == "interruption"
+        host.notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
         """Release a host, and terminate the host's instance.
@@ -282,7 +281,5 @@ class Ec2Provider(SshProvider):
 
     def close(self) -> None:
         """Close all connections, and release all instances of the job."""
-        for _, watching in self._launched.values():
-            watching.cancel()
         super().close()
         self._fleet.close()

@@ -188,7 +188,6 @@ def fleet_requests(
     hosts: int,
     types: Sequence[str],
     subnets: Sequence[str],
-    spot: bool = False,
     on_demand: int = 0,
     together: bool = False,
     max_total_price: float | None = None,
@@ -205,8 +204,7 @@ def fleet_requests(
         hosts: The number of hosts to launch.
         types: The instance types. The job's own type is the first one.
         subnets: The ids of the subnets, one in each permitted zone.
-        spot: Whether to use spot capacity.
-        on_demand: The number of on-demand hosts if the other hosts use spot capacity.
+        on_demand: The number of on-demand hosts. The other hosts use spot capacity.
         together: Whether the job needs all hosts at its start. EC2 then launches either all or none, in one zone.
         max_total_price: The maximum total price of the spot hosts in US dollars per hour, or None for no limit.
     """
@@ -218,10 +216,10 @@ def fleet_requests(
             options |= {"SingleAvailabilityZone": True, "SingleInstanceType": one_type, "MinTargetCapacity": count}
         return options
 
-    base = min(on_demand, hosts) if spot else hosts
+    base = min(on_demand, hosts)
     passes = [(base, True)] if gang and len(types) > 1 else []  # number of on-demand hosts, and whether of one type
     passes.append((base, False))
-    if spot and options.on_demand_fallback and base < hosts:
+    if options.on_demand_fallback and base < hosts:
         passes.append((hosts, False))
     spot_options = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
     if max_total_price is not None:

@@ -94,8 +94,8 @@ def test_what_hosts_share_is_made_once_tagged_and_removed(
 
 
 def test_hosts_are_launched_found_by_their_tag_and_terminated(ec2: Ec2Server, api: Ec2Api, made: Places) -> None:
-    answer = launch(api, made, "t-1", hosts=3, spot=True, on_demand=1)
-    assert launch(api, made, "t-1", hosts=3, spot=True, on_demand=1) == answer  # an answer was lost, say
+    answer = launch(api, made, "t-1", hosts=3, on_demand=1)
+    assert launch(api, made, "t-1", hosts=3, on_demand=1) == answer  # an answer was lost, say
     found = {one.id: one for one in api.describe("fleet-1")}
     assert set(found) == set(answer.launched) == set(ec2.running()) and len(found) == 3
     assert {one.type for one in found.values()} == {TYPE}
@@ -117,18 +117,18 @@ def test_what_ec2_lacks_or_refuses_is_an_answer_and_a_gang_gets_all_or_nothing(
     ec2: Ec2Server, api: Ec2Api, made: Places
 ) -> None:
     ec2.capacity = {(TYPE, f"{REGION}a"): 1, (TYPE, f"{REGION}b"): 0}
-    gang = launch(api, made, "t-1", hosts=2, spot=True, together=True)
+    gang = launch(api, made, "t-1", hosts=2, together=True)
     assert gang.launched == () and gang.hopeless is None
     assert {str(refusal) for refusal in gang.refusals} == {
         f"{TYPE} in {REGION}a: InsufficientInstanceCapacity",
         f"{TYPE} in {REGION}b: InsufficientInstanceCapacity",
     }
-    elastic = launch(api, made, "t-2", hosts=2, spot=True)
+    elastic = launch(api, made, "t-2", hosts=2)
     assert len(elastic.launched) == 1 and elastic.refusals
-    assert len(launch(api, made, "t-3", hosts=1, spot=True).launched) == 0
+    assert len(launch(api, made, "t-3", hosts=1).launched) == 0
     ec2.capacity.clear()
     ec2.refuse("CreateFleet", "RequestLimitExceeded", times=2, status=503)
-    assert len(launch(api, made, "t-4", hosts=1).launched) == 1
+    assert len(launch(api, made, "t-4", hosts=1, on_demand=1).launched) == 1
     ec2.refuse("CreateFleet", "UnauthorizedOperation", status=403)
     with pytest.raises(ClientError) as refused:
         launch(api, made, "t-5", hosts=1)

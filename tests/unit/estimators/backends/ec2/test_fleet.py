@@ -301,6 +301,15 @@ def test_a_request_that_fails_is_sent_again_and_says_nothing_of_capacity(launche
     assert slot.runs and slot.id == "i-1" and world.api.running == ["i-1"]
 
 
+def test_an_instance_that_nobody_needs_is_ended_also_while_requests_fail(world: World) -> None:
+    first, _ = world.want("algo-1", "algo-2")
+    world.api.lost = 100
+    world.want("algo-3")
+    world.fleet.drop(first)
+    world.loop.advance(15.0)
+    assert world.api.running == ["i-2", "i-3"]  # the third may be named by an answer yet
+
+
 def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: NewWorld) -> None:
     world = new(capacity_timeout=60.0)
     world.api.lost = 100

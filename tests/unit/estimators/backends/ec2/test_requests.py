@@ -19,7 +19,7 @@ SPOT = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionB
 def search(*, fallback: bool = False, **wanted: Any) -> list[dict[str, Any]]:
     """The requests of one pass."""
     options = Ec2Options(on_demand_fallback=fallback)
-    given = {"types": ("g5.xlarge", "g4dn.2xlarge"), "subnets": ("subnet-a", "subnet-b"), "spot": True, **wanted}
+    given = {"types": ("g5.xlarge", "g4dn.2xlarge"), "subnets": ("subnet-a", "subnet-b"), **wanted}
     return requests.fleet_requests(options, template="lt-1", tags=TAGS, **given)
 
 
@@ -78,7 +78,7 @@ def test_a_gang_is_all_or_none_in_one_zone() -> None:
 def test_a_base_of_hosts_is_on_demand() -> None:
     [asked] = search(hosts=4, on_demand=1)
     assert asked["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
-    assert "SpotOptions" not in search(hosts=2, spot=False)[0]
+    assert "SpotOptions" not in search(hosts=2, on_demand=2)[0]
 
 
 def test_every_request_is_one_that_botocore_takes() -> None:
@@ -205,11 +205,11 @@ def test_a_gang_of_both_kinds_looks_zone_by_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spot", "base", "on_demand", "others"),
-    [(False, 0, 2, "on-demand"), (True, 0, 0, "spot"), (True, 1, 1, "spot"), (True, 5, 2, "on-demand")],
+    ("base", "on_demand", "others"),
+    [(2, 2, "on-demand"), (0, 0, "spot"), (1, 1, "spot"), (5, 2, "on-demand")],
 )
-def test_how_many_hosts_are_on_demand(spot: bool, base: int, on_demand: int, others: str) -> None:
-    [found] = search(hosts=2, types=("a.b",), spot=spot, on_demand=base)
+def test_how_many_hosts_are_on_demand(base: int, on_demand: int, others: str) -> None:
+    [found] = search(hosts=2, types=("a.b",), on_demand=base)
     assert found["TargetCapacitySpecification"] == {
         "TotalTargetCapacity": 2,
         "OnDemandTargetCapacity": on_demand,
