@@ -320,21 +320,21 @@ class Ec2Api:
             on_demand: The on-demand price of each type in US dollars per hour. If None, AWS's price list is read.
             spot_days: The number of past days for which spot prices are returned. If 0, no spot prices are returned.
         """
-        listed = {type_: price for type_ in types if (price := on_demand or self._on_demand_price(type_)) is not None}
-        return Prices(on_demand=listed, spot=self._spot_prices(types, spot_days) if spot_days else {})
-
-    def _spot_prices(self, types: Sequence[str], days: float) -> dict[tuple[str, str], list[tuple[float, float]]]:
-        now = datetime.datetime.now(tz=datetime.timezone.utc)
-        pages = self._ec2.get_paginator("describe_spot_price_history").paginate(
-            InstanceTypes=list(types),
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=now - datetime.timedelta(days=days),
-            EndTime=now,
-        )
         found = collections.defaultdict(list)
-        for entry in pages.search("SpotPriceHistory[]"):
-            price = entry["Timestamp"].timestamp(), float(entry["SpotPrice"])
-            found[entry["InstanceType"], entry["AvailabilityZone"]].append(price)
+        for type_ in types:
+            if (price := on_demand or self._on_demand_price(type_)) is not None:
+                found[type_, ""].append((0.0, price))
+        if spot_days:
+            now = datetime.datetime.now(tz=datetime.timezone.utc)
+            pages = self._ec2.get_paginator("describe_spot_price_history").paginate(
+                InstanceTypes=list(types),
+                ProductDescriptions=["Linux/UNIX"],
+                StartTime=now - datetime.timedelta(days=spot_days),
+                EndTime=now,
+            )
+            for entry in pages.search("SpotPriceHistory[]"):
+                moment, price = entry["Timestamp"].timestamp(), float(entry["SpotPrice"])
+                found[entry["InstanceType"], entry["AvailabilityZone"]].append((moment, price))
         return {pool: sorted(series) for pool, series in found.items()}
 
     def _on_demand_price(self, type_: str) -> float | None:

@@ -13,6 +13,7 @@ import dataclasses
 import functools
 import math
 import os
+import random
 import secrets
 import time
 from pathlib import Path
@@ -26,7 +27,7 @@ from container.system.removing import remove_tree
 from estimators.backends.ec2 import leftovers, requests
 from estimators.backends.ec2.api import Ec2Api, reason_of, resource_name
 from estimators.backends.ec2.options import Ec2Options, instance_types
-from estimators.backends.ec2.prices import FleetCost, Prices
+from estimators.backends.ec2.prices import FleetCost, Prices, cost, hourly
 from estimators.backends.ec2.requests import FleetAnswer, Instance, Refusal
 from estimators.backends.hosts.keys import make_key
 from estimators.backends.hosts.provider import HostError, HostLost, HostUnavailable, ProvidedJob
@@ -34,9 +35,12 @@ from estimators.backends.hosts.remover import Remover
 from estimators.backends.hosts.waiting import unless
 from estimators.backends.openssh.command import SshSettings
 from estimators.backends.sagemaker.explaining import passes
+from estimators.job.failure_policy import pause_s
 
 #: Seconds after a launch in which EC2 may not list the instance yet.
 _UNSEEN_S = 60.0
+#: Delay until capacity is requested again, in seconds: the first one, which doubles each time, and the longest.
+_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 #: Seconds between two requests for prices, and the number of past days that they cover.
 _PRICES_S, _PRICE_DAYS = 300.0, 1.0
 #: Factor by which polls are less frequent if no instance is starting.
@@ -144,7 +148,7 @@ class Ec2Fleet:
         self._slots: dict[str, InstanceSlot] = {}  # the others, by the id of the instance
         self._left: set[str] = set()  # instances without a host, which EC2 is about to terminate
         self._instances: dict[str, Instance] = {}  # all instances that EC2 has ever described, by id
-        self._prices = Prices()
+        self._prices: Prices = {}
         self._named: set[str] = set()  # all instances that EC2's answers to requests named
         self._unanswered = False  # whether a request was sent whose answer has not come yet
         self._since, self._waits = 0.0, 0  # start of the wait for instances, and number of waits since
@@ -278,7 +282,7 @@ class Ec2Fleet:
             subnets=[subnet for _, subnet in places],
             on_demand=max(0, options.on_demand_base - sum(not one.spot for one in mine)) if self._spot else hosts,
             together=self._together,
-            max_total_price=max(0.0001, most - self._prices.hourly(self._instances.values())) if most else None,
+            max_total_price=max(0.0001, most - hourly(self._prices, self._instances.values())) if most else None,
         )
 
     async def _launch(self, api: Ec2Api, request: dict[str, Any]) -> FleetAnswer:
@@ -345,7 +349,8 @@ class Ec2Fleet:
         if _now() - self._since > self._options.capacity_timeout and not unlimited:
             raise NoInstance(too_long)
         self._waits += 1
-        seconds = requests.wait_before(self._waits) * min(1.0, self._options.poll / 2.0)
+        seconds = pause_s(_FIRST_WAIT_S, _LONGEST_WAIT_S, self._waits) * min(1.0, self._options.poll / 2.0)
+        seconds *= random.uniform(0.75, 1.25)  # waiting jobs do not send their requests at the same time
         self._job.tell(f"{why}; trying again in {seconds:.0f} s")
         self._one_more.clear()
         await _first(seconds, self._one_more)
@@ -386,7 +391,7 @@ class Ec2Fleet:
             if _now() - priced >= _PRICES_S:
                 with contextlib.suppress(Exception):  # without permission to read prices, the job continues
                     new = await self._background.call(lambda: api.prices(self._types, on_demand=price, spot_days=days))
-                    self._prices = self._prices.updated(new)
+                    self._prices = {**self._prices, **new}
                     priced = _now()
             self._job.note({"cost": dataclasses.asdict(self._cost())})
             if text := self._limit_met(asked=math.isfinite(priced)):
@@ -395,7 +400,7 @@ class Ec2Fleet:
             await asyncio.sleep(self._options.poll * _SLOWLY)
 
     def _cost(self) -> FleetCost:
-        return self._prices.cost(self._instances.values(), time.time())
+        return cost(self._prices, list(self._instances.values()), time.time())
 
     def _limit_met(self, *, asked: bool) -> str:
         """Return why the job must be stopped, or "" if it need not be stopped.
@@ -403,13 +408,13 @@ class Ec2Fleet:
         Args:
             asked: Whether the prices were read.
         """
-        cost, hourly = self._cost(), self._prices.hourly(self._instances.values())
+        spent, per_hour = self._cost(), hourly(self._prices, self._instances.values())
         budget, most = self._options.budget, self._options.max_price_per_hour
-        if budget is not None and cost.total >= budget:
-            return f"its cost of ${cost.total:.2f} has reached the budget of ${budget:.2f}."
-        if most is not None and hourly > most:
-            return f"its hosts cost ${hourly:.2f} an hour, and max_price_per_hour is ${most:.2f}."
-        if (budget or most) and not cost.complete and asked:
+        if budget is not None and spent.total >= budget:
+            return f"its cost of ${spent.total:.2f} has reached the budget of ${budget:.2f}."
+        if most is not None and per_hour > most:
+            return f"its hosts cost ${per_hour:.2f} an hour, and max_price_per_hour is ${most:.2f}."
+        if (budget or most) and not spent.complete and asked:
             return (
                 "it has a cost limit, and the price of its hosts is unknown. Set "
                 "backend_options={'on_demand_price': …}, or allow the caller to read prices (docs/ec2.md)."

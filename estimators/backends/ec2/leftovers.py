@@ -17,10 +17,10 @@ import socket
 import time
 from collections.abc import Sequence
 
-from estimators.backends.base import Finding, Leftover
+from estimators.backends.base import Leftover
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.api import ERRORS, Ec2Api, Resource, reason_of
-from estimators.job.errors import BackendError, ConfigurationError
+from estimators.job.errors import BackendError
 from estimators.records.record import jobs_folder
 
 #: Seconds for which a removal is tried: after a job, and in `fleetfit clean`. The third value is the number of seconds
@@ -120,14 +120,3 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
         if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)
-
-
-def findings() -> list[Finding]:
-    """Return a finding about the access to EC2 and the instances of fleetfit's fleets."""
-    try:
-        api = Ec2Api()
-        count = sum(one.kind == "instance" for one in api.resources())
-    except (*ERRORS, ConfigurationError) as error:
-        return [Finding(name="ec2", ok=None, text=f"not set up: {reason_of(error)}")]
-    text = f"region {api.region}; {count} instances of fleetfit's jobs are running"
-    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]

@@ -16,11 +16,10 @@ from typing import Any, ClassVar
 from container.contract.strategies import Elastic
 from container.system.asyncio_loop import gather
 from estimators.backends.base import Leftover
-from estimators.backends.ec2 import leftovers, requests
+from estimators.backends.ec2 import leftovers, prices, requests
 from estimators.backends.ec2.api import ERRORS, Ec2Api, reason_of
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
 from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types, ssh_part
-from estimators.backends.ec2.prices import PLAN_DAYS
 from estimators.backends.ec2.requests import Instance
 from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.child import ChildProcess
@@ -113,8 +112,9 @@ class Ec2Provider(SshProvider):
         warnings: tuple[str, ...] = ()
         try:
             api = Ec2Api(region=given.region, profile=given.profile)
-            prices = api.prices(types, on_demand=given.on_demand_price, spot_days=PLAN_DAYS if spec.spot else 0.0)
-            notes = prices.describe(spec, given, types, api.region)
+            days = prices.PLAN_DAYS if spec.spot else 0.0
+            known = api.prices(types, on_demand=given.on_demand_price, spot_days=days)
+            notes = prices.describe(known, spec, given, types, api.region)
         except (*ERRORS, ConfigurationError) as error:
             warnings = (f"the price of the job is unknown: {reason_of(error)}.",)
         return dataclasses.replace(
@@ -130,7 +130,13 @@ class Ec2Provider(SshProvider):
     @classmethod
     def diagnose(cls) -> list[Finding]:
         """Return a finding about EC2 for ``fleetfit doctor``."""
-        return leftovers.findings()
+        try:
+            api = Ec2Api()
+            count = sum(one.kind == "instance" for one in api.resources())
+        except (*ERRORS, ConfigurationError) as error:
+            return [Finding(name="ec2", ok=None, text=f"not set up: {reason_of(error)}")]
+        text = f"region {api.region}; {count} instances of fleetfit's jobs are running"
+        return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:

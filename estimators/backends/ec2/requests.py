@@ -10,7 +10,6 @@ from __future__ import annotations
 import base64
 import dataclasses
 import json
-import random
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -26,8 +25,6 @@ LEASE = "/run/fleetfit/until"
 
 #: Maximum number of pools in a fleet request.
 _POOLS = 300
-#: Delay until capacity is requested again, in seconds: the first one, which doubles each time, and the longest.
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
 #: Error codes for missing capacity and too low prices. Waiting may help.
 _LACKING = re.compile(
     r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
@@ -86,6 +83,11 @@ class Instance:
             public_address=entry.get("PublicIpAddress", ""),
             reason=entry.get("StateReason", {}).get("Code", ""),
         )
+
+    @property
+    def pool(self) -> tuple[str, str]:
+        """Return the key of the instance's prices. See :data:`estimators.backends.ec2.prices.Prices`."""
+        return self.type, self.zone if self.spot else ""
 
     @property
     def gone(self) -> bool:
@@ -225,9 +227,9 @@ def fleet_requests(
     if max_total_price is not None:
         spot_options["MaxTotalPrice"] = f"{max_total_price:.4f}"
     found = []
-    for base, one_type in passes:
+    for count, one_type in passes:
         # In a single request, EC2 might choose different zones for the spot hosts and the on-demand hosts of a gang.
-        each_alone = gang and 0 < base < hosts
+        each_alone = gang and 0 < count < hosts
         for places in [[subnet] for subnet in subnets] if each_alone else [subnets]:
             pools = [{"InstanceType": type_, "SubnetId": subnet} for type_ in types for subnet in places]
             request: dict[str, Any] = {
@@ -240,31 +242,18 @@ def fleet_requests(
                 ],
                 "TargetCapacitySpecification": {
                     "TotalTargetCapacity": hosts,
-                    "OnDemandTargetCapacity": base,
-                    "SpotTargetCapacity": hosts - base,
-                    "DefaultTargetCapacityType": "spot" if base < hosts else "on-demand",
+                    "OnDemandTargetCapacity": count,
+                    "SpotTargetCapacity": hosts - count,
+                    "DefaultTargetCapacityType": "spot" if count < hosts else "on-demand",
                 },
                 "TagSpecifications": [tagged("fleet", tags), tagged("instance", tags)],
             }
-            if base < hosts:
-                request["SpotOptions"] = group(hosts - base, one_type, **spot_options)
-            if base:
-                request["OnDemandOptions"] = group(base, one_type, AllocationStrategy="lowest-price")
+            if count < hosts:
+                request["SpotOptions"] = group(hosts - count, one_type, **spot_options)
+            if count:
+                request["OnDemandOptions"] = group(count, one_type, AllocationStrategy="lowest-price")
             found.append(request)
     return found
-
-
-def wait_before(pass_: int, *, chance: float | None = None) -> float:
-    """Return the delay before a pass in seconds.
-
-    The delay is random, so that waiting jobs do not send their requests at the same time.
-
-    Args:
-        pass_: The number of the pass, from 1.
-        chance: A number from 0 to 1 to use instead of a random number.
-    """
-    seconds = min(_FIRST_WAIT_S * 2.0 ** min(pass_ - 1, 10), _LONGEST_WAIT_S)
-    return seconds * (0.75 + 0.5 * (random.random() if chance is None else chance))
 
 
 # --- the hosts' configuration ---

@@ -49,7 +49,7 @@ class Api:
         self.tokens: Counter[str] = Counter()
         self.instances: dict[str, Instance] = {}
         self.fails: dict[str, Exception] = {}
-        self.known = Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
+        self.known: Prices = {("c5.large", ""): [(0.0, 0.1)], ("c5.large", "a"): [(0.0, 0.04)]}
         self._fulfilled: dict[str, FleetAnswer] = {}
 
     def attempt(self, operation: str) -> None:
@@ -384,7 +384,7 @@ def test_limits_count_also_while_prices_cannot_be_asked(new: NewWorld) -> None:
 def test_prices_stay_known_when_ec2_does_not_say_them_again(new: NewWorld) -> None:
     world = new(budget=100.0)
     world.want("algo-1")
-    world.api.known = Prices()
+    world.api.known = {}
     world.loop.advance(700.0)
     assert world.limits == []
     world.fleet.close()

@@ -218,11 +218,6 @@ def test_how_many_hosts_are_on_demand(base: int, on_demand: int, others: str) ->
     }
 
 
-def test_waits_grow_to_a_bound_and_do_not_keep_step() -> None:
-    assert [requests.wait_before(number, chance=0.5) for number in (1, 2, 3, 4, 5, 50)] == [5, 10, 20, 40, 60, 60]
-    assert requests.wait_before(1, chance=0.0) == 3.75 and requests.wait_before(1, chance=1.0) == 6.25
-
-
 def test_a_host_has_its_key_and_its_timer_before_sshd_runs() -> None:
     text = requests.user_data(host_key="PRIVATE\n", host_key_public="ssh-ed25519 AAAA", first_lease=120)
     assert text.startswith("#cloud-config\n") and len(text) < 16_000
