@@ -202,6 +202,14 @@ def test_capacity_that_comes_later_is_taken(world: World) -> None:
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 
 
+def test_hosts_that_were_not_launched_with_the_others_are_asked_for_at_once(new: NewWorld) -> None:
+    world = new(ElasticHorovod())
+    world.api.answers = [FleetAnswer(launched=(world.api.add(),), refusals=NONE.refusals)]
+    slots = world.want("algo-1", "algo-2")
+    wanted = [request["TargetCapacitySpecification"]["TotalTargetCapacity"] for request in world.api.asked]
+    assert wanted == [2, 1] and all(slot.runs for slot in slots)
+
+
 @pytest.mark.parametrize(("strategy", "waits"), [(MPI(), False), (ElasticHorovod(), True)])
 def test_without_capacity_a_gang_fails_and_others_that_train_wait(
     strategy: Distribution, waits: bool, new: NewWorld
