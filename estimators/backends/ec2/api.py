@@ -8,6 +8,7 @@ not an error.
 from __future__ import annotations
 
 import collections
+import contextlib
 import datetime
 import ipaddress
 import json
@@ -170,26 +171,28 @@ class Ec2Api:
         image, device = self._image(options.ami, type_)
         name = resource_name(fleet)
         group = self._make_group(name, network, tags, options.ssh_from or (own_address(),))
-        self._once(
-            self._ec2.import_key_pair, "InvalidKeyPair.Duplicate",
-            KeyName=name, PublicKeyMaterial=public_key.encode(), TagSpecifications=[tagged("key-pair", tags)],
-        )  # fmt: skip
+        with _unless("InvalidKeyPair.Duplicate"):
+            self._ec2.import_key_pair(
+                KeyName=name, PublicKeyMaterial=public_key.encode(), TagSpecifications=tagged(tags, "key-pair")
+            )
         data = requests.template_data(
             options, image=image, root_device=device, name=name, group=group, user_data=user_data, tags=tags
         )
-        self._once(
-            self._ec2.create_launch_template, "InvalidLaunchTemplateName.AlreadyExistsException",
-            LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=[tagged("launch-template", tags)],
-        )  # fmt: skip
+        with _unless("InvalidLaunchTemplateName.AlreadyExistsException"):
+            self._ec2.create_launch_template(
+                LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=tagged(tags, "launch-template")
+            )
         return places
 
     def _make_group(self, name: str, network: str, tags: Mapping[str, str], callers: Sequence[str]) -> str:
-        made = self._once(
-            self._ec2.create_security_group, "InvalidGroup.Duplicate",
-            GroupName=name, Description=f"hosts of {tags[requests.JOB_TAG]}"[:255], VpcId=network,
-            TagSpecifications=[tagged("security-group", tags)],
-        )  # fmt: skip
-        groups = [made["GroupId"]] if made else self._groups(name)
+        text = f"hosts of {tags[requests.JOB_TAG]}"[:255]
+        groups: list[str] = []
+        with _unless("InvalidGroup.Duplicate"):
+            made = self._ec2.create_security_group(
+                GroupName=name, Description=text, VpcId=network, TagSpecifications=tagged(tags, "security-group")
+            )
+            groups = [made["GroupId"]]
+        groups = groups or self._groups(name)
         if not groups:
             raise BackendError(f"EC2 has {name} already, but does not list it yet. Try again.")
         [group] = groups
@@ -198,30 +201,9 @@ class Ec2Api:
         for caller in callers:
             kind, address = ("Ipv6Ranges", "CidrIpv6") if ":" in caller else ("IpRanges", "CidrIp")
             permissions.append({**ssh, kind: [{address: caller, "Description": "fleetfit's caller"}]})
-        self._once(
-            self._ec2.authorize_security_group_ingress, "InvalidPermission.Duplicate",
-            GroupId=group, IpPermissions=permissions,
-        )  # fmt: skip
+        with _unless("InvalidPermission.Duplicate"):
+            self._ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=permissions)
         return group
-
-    def _once(self, operation: Callable[..., Any], duplicate: str, **arguments: Any) -> Mapping[str, Any] | None:
-        """Create a resource, and return EC2's answer. Return None if the resource already exists.
-
-        The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that
-        the resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.
-
-        Args:
-            operation: The method of boto3's client.
-            duplicate: EC2's error code for an existing resource.
-            arguments: The arguments of the method.
-        """
-        try:
-            answer: Mapping[str, Any] = operation(**arguments)
-        except ClientError as error:
-            if code_of(error) != duplicate:
-                raise
-            return None
-        return answer
 
     def launch(self, request: Mapping[str, Any], token: str) -> FleetAnswer:
         """Request instances, and return EC2's answer.
@@ -396,6 +378,23 @@ def own_address() -> str:
             f"this machine's public address cannot be found ({_CHECK_IP}: {error}). Name the networks that may "
             "connect to the hosts with backend_options={'ssh_from': ['203.0.113.7/32']}."
         ) from None
+
+
+@contextlib.contextmanager
+def _unless(duplicate: str) -> Iterator[None]:
+    """Create a resource, unless it already exists.
+
+    The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that the
+    resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.
+
+    Args:
+        duplicate: EC2's error code for an existing resource.
+    """
+    try:
+        yield
+    except ClientError as error:
+        if code_of(error) != duplicate:
+            raise
 
 
 def _filter(name: str, *values: str) -> dict[str, Any]:

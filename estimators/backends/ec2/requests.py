@@ -246,7 +246,7 @@ def fleet_requests(
                     "SpotTargetCapacity": hosts - count,
                     "DefaultTargetCapacityType": "spot" if count < hosts else "on-demand",
                 },
-                "TagSpecifications": [tagged("fleet", tags), tagged("instance", tags)],
+                "TagSpecifications": tagged(tags, "fleet", "instance"),
             }
             if count < hosts:
                 request["SpotOptions"] = group(hosts - count, one_type, **spot_options)
@@ -264,14 +264,15 @@ def tags_of(job: str, fleet: str, owner: str, more: Mapping[str, str]) -> dict[s
     return {**more, "Name": more.get("Name", f"fleetfit {job}"), JOB_TAG: job, FLEET_TAG: fleet, OWNER_TAG: owner}
 
 
-def tagged(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tag specification of a request that creates a resource.
+def tagged(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
+    """Return the ``TagSpecifications`` of a request that creates resources.
 
     Args:
-        kind: EC2's name of the kind of resource.
         tags: The tags.
+        kinds: EC2's names of the kinds of resources.
     """
-    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+    entries = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": entries} for kind in kinds]
 
 
 def user_data(host_key: str, host_key_public: str, *, first_lease: float) -> str:
@@ -325,7 +326,6 @@ def template_data(
         user_data: The result of :func:`user_data`.
         tags: The tags of all resources that are created with an instance. The resources have these tags from the start.
     """
-    kinds = ("instance", "volume", "network-interface")
     data: dict[str, Any] = {
         "ImageId": image,
         "KeyName": name,
@@ -334,7 +334,7 @@ def template_data(
         "InstanceInitiatedShutdownBehavior": "terminate",
         # Only IMDSv2; a container on the host is one hop farther away.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "HttpEndpoint": "enabled"},
-        "TagSpecifications": [tagged(kind, tags) for kind in kinds],
+        "TagSpecifications": tagged(tags, "instance", "volume", "network-interface"),
     }
     if options.volume_gb is not None:
         disk = {"VolumeSize": options.volume_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": True}
