@@ -18,6 +18,7 @@ from typing import Any
 
 from estimators import RunOptions, TensorFlow, backends
 from estimators.backends.ec2.api import Ec2Api
+from estimators.backends.ec2.requests import JOB_TAG
 from estimators.cli.clean import left_by, remove
 
 SCRIPT = """
@@ -50,7 +51,7 @@ def estimator(folder: Path, arguments: argparse.Namespace, seconds: float) -> Te
 
 
 def running(api: Ec2Api, job: str) -> list[str]:
-    return [one for fleet in api.remains() if fleet.job == job for one in fleet.instances]
+    return [one.name for one in api.resources() if one.kind == "instance" and one.tags.get(JOB_TAG) == job]
 
 
 def main() -> int:

@@ -7,23 +7,25 @@ not an error.
 
 from __future__ import annotations
 
-import dataclasses
+import collections
+import contextlib
 import datetime
 import ipaddress
 import json
 import urllib.request
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from botocore.exceptions import BotoCoreError, ClientError, ConnectionError, HTTPClientError
+from botocore.exceptions import BotoCoreError, ClientError
 
 from container.system.holding import hold
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import GPU_IMAGE, PLAIN_IMAGE, Ec2Options
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import FleetAnswer, Instance, Shortage, tagged
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Refusal, tagged
 from estimators.backends.sagemaker.aws import Aws
-from estimators.job.errors import BackendError, ConfigurationError
+from estimators.backends.sagemaker.explaining import code_of
+from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
 
 #: The exceptions of a failed call.
 ERRORS = (BotoCoreError, ClientError)
@@ -33,45 +35,23 @@ _CHECK_IP = "https://checkip.amazonaws.com"
 _GONE = ("NotFound", ".Unknown", ".Malformed")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Made:
-    """The resources that all hosts of a fleet share.
+class Resource(NamedTuple):
+    """An existing resource of a fleet.
 
     Attributes:
-        template: The id of the launch template.
-        places: The permitted availability zones, each with the id of a subnet.
+        kind: The kind: ``instance``, ``security group``, ``launch template`` or ``key pair``.
+        name: The id or the name of the resource.
+        tags: The tags of the resource.
     """
 
-    template: str
-    places: tuple[tuple[str, str], ...]
+    kind: str
+    name: str
+    tags: Mapping[str, str]
 
 
-@dataclasses.dataclass(kw_only=True)
-class Remains:
-    """The resources of a fleet that still exist.
-
-    Attributes:
-        fleet: The tag of the fleet.
-        job: The name of the fleet's job.
-        owner: The owner in the tags: user, machine and folder of records.
-        instances: The ids of the fleet's instances that have not ended.
-        others: The names of other resources, such as ``security group sg-…``.
-    """
-
-    fleet: str
-    job: str
-    owner: str
-    instances: list[str] = dataclasses.field(default_factory=list)
-    others: list[str] = dataclasses.field(default_factory=list)
-
-
-def failure_of(error: Exception) -> Shortage:
-    """Convert the exception of an EC2 call to a :class:`Shortage`."""
-    if isinstance(error, ClientError):
-        details: Mapping[str, Any] = error.response.get("Error", {})
-        return Shortage(code=details.get("Code", "unknown"), text=details.get("Message", ""))
-    unavailable = isinstance(error, HTTPClientError | ConnectionError)  # the service cannot be reached now
-    return Shortage(code="Unavailable" if unavailable else type(error).__name__, text=str(error))
+def reason_of(error: Exception) -> str:
+    """Return why a call has failed, with the remedy, and without a full stop at the end."""
+    return str(error).rstrip(".") if isinstance(error, FleetfitError) else Refusal.of(error).explain()
 
 
 class Ec2Api:
@@ -158,29 +138,19 @@ class Ec2Api:
         """Return the fleet's instances that EC2 lists. Instances have the fleet's tag from their launch and are found
         by this tag.
         """
-        return self._instances(_filter(f"tag:{requests.FLEET_TAG}", fleet))
+        return [Instance.of(entry) for entry in self._instances(_filter(f"tag:{requests.FLEET_TAG}", fleet))]
 
-    def _instances(self, of: Mapping[str, Any]) -> list[Instance]:
-        return [
-            Instance.of(entry)
-            for page in self._ec2.get_paginator("describe_instances").paginate(Filters=[of])
-            for reservation in page["Reservations"]
-            for entry in reservation["Instances"]
-        ]
+    def _instances(self, *filters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+        pages = self._ec2.get_paginator("describe_instances").paginate(Filters=filters)
+        yield from pages.search("Reservations[].Instances[]")
 
     # --- creating ---
 
     def make(
-        self,
-        *,
-        fleet: str,
-        tags: Mapping[str, str],
-        options: Ec2Options,
-        type_: str,
-        public_key: str,
-        user_data: str,
-    ) -> Made:
-        """Create the resources that all hosts of a fleet share: key pair, security group and launch template.
+        self, fleet: str, tags: Mapping[str, str], options: Ec2Options, type_: str, public_key: str, user_data: str
+    ) -> tuple[tuple[str, str], ...]:
+        """Create the resources that all hosts of a fleet share: key pair, security group and launch template. Their
+        name is :func:`resource_name`.
 
         Args:
             fleet: The tag of the fleet.
@@ -190,84 +160,67 @@ class Ec2Api:
             public_key: The public key for the login by ssh.
             user_data: The cloud-init configuration of the hosts.
 
+        Returns:
+            The permitted availability zones, each with the id of a subnet.
+
         Raises:
             ConfigurationError: a resource that the options name does not exist.
-            BackendError: a resource was created before, but EC2 does not list it yet.
+            BackendError: the security group was created before, but EC2 does not list it yet.
         """
         network, places = self._network(options.zones, options.subnets)
         image, device = self._image(options.ami, type_)
         name = resource_name(fleet)
         group = self._make_group(name, network, tags, options.ssh_from or (own_address(),))
-        self._once(
-            "import_key_pair", "InvalidKeyPair.Duplicate",
-            KeyName=name, PublicKeyMaterial=public_key.encode(), TagSpecifications=[tagged("key-pair", tags)],
-        )  # fmt: skip
+        with _unless("InvalidKeyPair.Duplicate"):
+            self._ec2.import_key_pair(
+                KeyName=name, PublicKeyMaterial=public_key.encode(), TagSpecifications=tagged(tags, "key-pair")
+            )
         data = requests.template_data(
             options, image=image, root_device=device, name=name, group=group, user_data=user_data, tags=tags
         )
-        made = self._once(
-            "create_launch_template", "InvalidLaunchTemplateName.AlreadyExistsException",
-            LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=[tagged("launch-template", tags)],
-        )  # fmt: skip
-        template = made["LaunchTemplate"]["LaunchTemplateId"] if made else _first(self._templates(name), name)
-        return Made(template=template, places=places)
+        with _unless("InvalidLaunchTemplateName.AlreadyExistsException"):
+            self._ec2.create_launch_template(
+                LaunchTemplateName=name, LaunchTemplateData=data, TagSpecifications=tagged(tags, "launch-template")
+            )
+        return places
 
     def _make_group(self, name: str, network: str, tags: Mapping[str, str], callers: Sequence[str]) -> str:
-        made = self._once(
-            "create_security_group", "InvalidGroup.Duplicate",
-            GroupName=name, Description=f"hosts of {tags[requests.JOB_TAG]}"[:255], VpcId=network,
-            TagSpecifications=[tagged("security-group", tags)],
-        )  # fmt: skip
-        group = made["GroupId"] if made else _first(self._groups(name), name)
-        described = "fleetfit's caller"
-        ranges = {
-            "IpRanges": [{"CidrIp": caller, "Description": described} for caller in callers if ":" not in caller],
-            "Ipv6Ranges": [{"CidrIpv6": caller, "Description": described} for caller in callers if ":" in caller],
-        }
-        permissions = [
-            {"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]},
-            {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22, **{key: some for key, some in ranges.items() if some}},
-        ]
-        self._once(
-            "authorize_security_group_ingress", "InvalidPermission.Duplicate",
-            GroupId=group, IpPermissions=permissions,
-        )  # fmt: skip
+        text = f"hosts of {tags[requests.JOB_TAG]}"[:255]
+        groups: list[str] = []
+        with _unless("InvalidGroup.Duplicate"):
+            made = self._ec2.create_security_group(
+                GroupName=name, Description=text, VpcId=network, TagSpecifications=tagged(tags, "security-group")
+            )
+            groups = [made["GroupId"]]
+        groups = groups or self._groups(name)
+        if not groups:
+            raise BackendError(f"EC2 has {name} already, but does not list it yet. Try again.")
+        [group] = groups
+        ssh = {"IpProtocol": "tcp", "FromPort": 22, "ToPort": 22}
+        permissions: list[dict[str, Any]] = [{"IpProtocol": "-1", "UserIdGroupPairs": [{"GroupId": group}]}]
+        for caller in callers:
+            kind, address = ("Ipv6Ranges", "CidrIpv6") if ":" in caller else ("IpRanges", "CidrIp")
+            permissions.append({**ssh, kind: [{address: caller, "Description": "fleetfit's caller"}]})
+        with _unless("InvalidPermission.Duplicate"):
+            self._ec2.authorize_security_group_ingress(GroupId=group, IpPermissions=permissions)
         return group
-
-    def _once(self, operation: str, duplicate: str, **arguments: Any) -> Mapping[str, Any] | None:
-        """Create a resource, and return EC2's answer. Return None if the resource already exists.
-
-        The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that
-        the resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.
-
-        Args:
-            operation: The name of the boto3 method.
-            duplicate: EC2's error code for an existing resource.
-            arguments: The arguments of the method.
-        """
-        try:
-            answer: Mapping[str, Any] = getattr(self._ec2, operation)(**arguments)
-        except ClientError as error:
-            if failure_of(error).code != duplicate:
-                raise
-            return None
-        return answer
 
     def launch(self, request: Mapping[str, Any], token: str) -> FleetAnswer:
         """Request instances, and return EC2's answer.
 
-        If EC2 lacks capacity or the request fails, the answer contains the reason, and no exception is raised.
+        If EC2 lacks capacity, the answer contains the reasons, and no exception is raised.
 
         Args:
-            request: The arguments of ``CreateFleet``, from :meth:`Search.requests`.
+            request: The arguments of ``CreateFleet``, from :func:`requests.fleet_requests`.
             token: The client token of the request. If a request is repeated with the same token after a lost answer,
                 EC2 launches no additional instances.
         """
         try:
             answer = FleetAnswer.of(self._ec2.create_fleet(**request, ClientToken=token))
-        except ERRORS as error:
-            failure = failure_of(error)
-            return FleetAnswer(shortages=(failure,), failed=failure.of_request)
+        except ClientError as error:
+            answer = FleetAnswer(refusals=(Refusal.of(error),))
+            if not answer.refusals[0].lacks_capacity:
+                raise
         hold("ec2.launched")
         return answer
 
@@ -290,64 +243,54 @@ class Ec2Api:
         """
         name = resource_name(fleet)
         left = []
-        for template in self._templates(name):  # without the template, a request in progress launches nothing
-            left += self._removed("delete_launch_template", LaunchTemplateId=template)
+        templates = self._ec2.describe_launch_templates(Filters=[_filter("launch-template-name", name)])
+        for template in templates["LaunchTemplates"]:  # without the template, a request in progress launches nothing
+            left += self._removed(self._ec2.delete_launch_template, LaunchTemplateId=template["LaunchTemplateId"])
         there = [one.id for one in self.describe(fleet) if not one.gone]
         self.terminate(there)
         left += [f"instance {instance_id}" for instance_id in there]
-        left += self._removed("delete_key_pair", KeyName=name)
+        left += self._removed(self._ec2.delete_key_pair, KeyName=name)
         for group in self._groups(name):
-            left += self._removed("delete_security_group", GroupId=group)
+            left += self._removed(self._ec2.delete_security_group, GroupId=group)
         return left
 
-    def _removed(self, operation: str, **arguments: str) -> list[str]:
+    def _removed(self, operation: Callable[..., Any], **arguments: str) -> list[str]:
         """Remove a resource.
 
         Args:
-            operation: The name of the boto3 method.
+            operation: The method of boto3's client.
             arguments: The arguments of the method.
 
         Returns:
             The resource's name with the error code if the resource still exists. Otherwise, an empty list.
         """
         try:
-            getattr(self._ec2, operation)(**arguments)
+            operation(**arguments)
         except ClientError as error:
-            code = failure_of(error).code
-            if not any(word in code for word in _GONE):
-                return [f"{' '.join(arguments.values())} ({code})"]
+            if not any(word in code_of(error) for word in _GONE):
+                return [f"{' '.join(arguments.values())} ({code_of(error)})"]
         return []
 
     def _groups(self, name: str) -> list[str]:
         found = self._ec2.describe_security_groups(Filters=[_filter("group-name", name)])
         return [group["GroupId"] for group in found["SecurityGroups"]]
 
-    def _templates(self, name: str) -> list[str]:
-        found = self._ec2.describe_launch_templates(Filters=[_filter("launch-template-name", name)])
-        return [template["LaunchTemplateId"] for template in found["LaunchTemplates"]]
-
-    def remains(self) -> list[Remains]:
-        """Return the existing resources of the fleets of all users in the region."""
+    def resources(self) -> Iterator[Resource]:
+        """Yield the existing resources of the fleets of all users in the region."""
         ours = _filter("tag-key", requests.FLEET_TAG)
-        found: dict[str, Remains] = {}
-
-        def fleet(tags: Mapping[str, str]) -> Remains:
-            tag, job, owner = (
-                tags.get(name, "") for name in (requests.FLEET_TAG, requests.JOB_TAG, requests.OWNER_TAG)
-            )
-            return found.setdefault(tag, Remains(fleet=tag, job=job, owner=owner))
-
-        for one in self._instances(ours):
-            if not one.gone:
-                fleet(one.tags).instances.append(one.id)
-        for kind, operation, entries, name in (
-            ("security group", "describe_security_groups", "SecurityGroups", "GroupId"),
-            ("launch template", "describe_launch_templates", "LaunchTemplates", "LaunchTemplateName"),
-            ("key pair", "describe_key_pairs", "KeyPairs", "KeyName"),
+        alive = _filter("instance-state-name", "pending", "running", "stopping", "stopped")
+        for kind, name, entries in (
+            ("instance", "InstanceId", self._instances(ours, alive)),
+            ("security group", "GroupId", self._ec2.describe_security_groups(Filters=[ours])["SecurityGroups"]),
+            (
+                "launch template",
+                "LaunchTemplateName",
+                self._ec2.describe_launch_templates(Filters=[ours])["LaunchTemplates"],
+            ),
+            ("key pair", "KeyName", self._ec2.describe_key_pairs(Filters=[ours])["KeyPairs"]),
         ):
-            for entry in getattr(self._ec2, operation)(Filters=[ours])[entries]:
-                fleet(requests.tags_in(entry)).others.append(f"{kind} {entry[name]}")
-        return list(found.values())
+            for entry in entries:
+                yield Resource(kind, entry[name], {tag["Key"]: tag["Value"] for tag in entry["Tags"]})
 
     # --- prices ---
 
@@ -359,21 +302,21 @@ class Ec2Api:
             on_demand: The on-demand price of each type in US dollars per hour. If None, AWS's price list is read.
             spot_days: The number of past days for which spot prices are returned. If 0, no spot prices are returned.
         """
-        listed = {type_: price for type_ in types if (price := on_demand or self._on_demand_price(type_)) is not None}
-        return Prices(on_demand=listed, spot=self._spot_prices(types, spot_days) if spot_days else {})
-
-    def _spot_prices(self, types: Sequence[str], days: float) -> dict[tuple[str, str], list[tuple[float, float]]]:
-        now = datetime.datetime.now(tz=datetime.timezone.utc)
-        pages = self._ec2.get_paginator("describe_spot_price_history").paginate(
-            InstanceTypes=list(types),
-            ProductDescriptions=["Linux/UNIX"],
-            StartTime=now - datetime.timedelta(days=days),
-            EndTime=now,
-        )
-        found: dict[tuple[str, str], list[tuple[float, float]]] = {}
-        for entry in (entry for page in pages for entry in page["SpotPriceHistory"]):
-            pool = found.setdefault((entry["InstanceType"], entry["AvailabilityZone"]), [])
-            pool.append((entry["Timestamp"].timestamp(), float(entry["SpotPrice"])))
+        found = collections.defaultdict(list)
+        for type_ in types:
+            if (price := on_demand or self._on_demand_price(type_)) is not None:
+                found[type_, ""].append((0.0, price))
+        if spot_days:
+            now = datetime.datetime.now(tz=datetime.timezone.utc)
+            pages = self._ec2.get_paginator("describe_spot_price_history").paginate(
+                InstanceTypes=list(types),
+                ProductDescriptions=["Linux/UNIX"],
+                StartTime=now - datetime.timedelta(days=spot_days),
+                EndTime=now,
+            )
+            for entry in pages.search("SpotPriceHistory[]"):
+                moment, price = entry["Timestamp"].timestamp(), float(entry["SpotPrice"])
+                found[entry["InstanceType"], entry["AvailabilityZone"]].append((moment, price))
         return {pool: sorted(series) for pool, series in found.items()}
 
     def _on_demand_price(self, type_: str) -> float | None:
@@ -406,13 +349,14 @@ def read_price(products: Iterable[Mapping[str, Any]]) -> float | None:
 
     Return None if the products contain no hourly price in US dollars.
     """
-    for product in products:
-        for term in product.get("terms", {}).get("OnDemand", {}).values():
-            for dimension in term["priceDimensions"].values():
-                price = float(dimension["pricePerUnit"].get("USD", 0))
-                if price > 0 and dimension["unit"] == "Hrs":
-                    return price
-    return None
+    found = (
+        float(dimension["pricePerUnit"].get("USD", 0))
+        for product in products
+        for term in product.get("terms", {}).get("OnDemand", {}).values()
+        for dimension in term["priceDimensions"].values()
+        if dimension["unit"] == "Hrs"
+    )
+    return next((price for price in found if price > 0), None)
 
 
 def resource_name(fleet: str) -> str:
@@ -436,20 +380,22 @@ def own_address() -> str:
         ) from None
 
 
-def _first(ids: Sequence[str], name: str) -> str:
-    """Return the id of an existing resource.
+@contextlib.contextmanager
+def _unless(duplicate: str) -> Iterator[None]:
+    """Create a resource, unless it already exists.
+
+    The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that the
+    resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.
 
     Args:
-        ids: The ids that EC2 lists for the resource's name.
-        name: The name of the resource.
-
-    Raises:
-        BackendError: EC2 does not list the resource yet.
+        duplicate: EC2's error code for an existing resource.
     """
-    if not ids:
-        raise BackendError(f"EC2 has {name} already, but does not list it yet. Try again.")
-    return ids[0]
+    try:
+        yield
+    except ClientError as error:
+        if code_of(error) != duplicate:
+            raise
 
 
-def _filter(name: str, value: str) -> dict[str, Any]:
-    return {"Name": name, "Values": [value]}
+def _filter(name: str, *values: str) -> dict[str, Any]:
+    return {"Name": name, "Values": values}

@@ -8,16 +8,19 @@ the hosts shut the hosts down, and ``fleetfit clean --ec2`` removes the rest.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
 import getpass
 import os
 import socket
 import time
+from collections.abc import Sequence
 
-from estimators.backends.base import Finding, Leftover
-from estimators.backends.ec2.api import ERRORS, Ec2Api, Remains, failure_of
-from estimators.job.errors import BackendError, ConfigurationError, FleetfitError
+from estimators.backends.base import Leftover
+from estimators.backends.ec2 import requests
+from estimators.backends.ec2.api import ERRORS, Ec2Api, Resource, reason_of
+from estimators.job.errors import BackendError
 from estimators.records.record import jobs_folder
 
 #: Seconds for which a removal is tried: after a job, and in `fleetfit clean`. The third value is the number of seconds
@@ -64,24 +67,24 @@ def find(region: str) -> list[Leftover]:
     Raises:
         BackendError: a request to EC2 failed.
     """
+    fleets: dict[str, list[Resource]] = collections.defaultdict(list)
     try:
         api = Ec2Api(region=region or None)
-        return [_leftover(api.region, one) for one in api.remains() if one.owner == owner()]
+        for one in api.resources():
+            if one.tags.get(requests.OWNER_TAG) == owner():
+                fleets[one.tags[requests.FLEET_TAG]].append(one)
     except ERRORS as error:
-        raise BackendError(f"a request to EC2 failed: {failure_of(error).explain()}.") from error
+        raise BackendError(f"a request to EC2 failed: {reason_of(error)}.") from error
+    return [_leftover(api.region, fleet, resources) for fleet, resources in fleets.items()]
 
 
-def _leftover(region: str, remains: Remains) -> Leftover:
-    count = len(remains.instances)
-    held = [f"{count} instance{'s' if count != 1 else ''}", *remains.others]
-    return FleetLeftover(
-        kind="fleet",
-        name=remains.job or remains.fleet,
-        job=remains.job,
-        text=f"{', '.join(held)} in {region}",
-        region=region,
-        fleet=remains.fleet,
-    )
+def _leftover(region: str, fleet: str, resources: Sequence[Resource]) -> Leftover:
+    job = resources[0].tags.get(requests.JOB_TAG, "")
+    count = sum(one.kind == "instance" for one in resources)
+    held = [f"{count} instance{'s' if count != 1 else ''}"]
+    held += [f"{one.kind} {one.name}" for one in resources if one.kind != "instance"]
+    text = f"{', '.join(held)} in {region}"
+    return FleetLeftover(kind="fleet", name=job or fleet, job=job, text=text, region=region, fleet=fleet)
 
 
 def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool:
@@ -90,10 +93,7 @@ def remove(*, fleet: str, region: str, profile: str | None, wait: float) -> bool
     Returns:
         Whether all resources of the fleet were removed.
     """
-    try:
-        return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
-    except FleetfitError:
-        return False
+    return not remove_fleet(Ec2Api(region=region, profile=profile), fleet, wait=wait)
 
 
 def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait: float = _WAIT_S) -> list[str]:
@@ -120,16 +120,3 @@ def remove_fleet(api: Ec2Api, fleet: str, *, patience: float = _PATIENCE_S, wait
         if empty > 1 or time.monotonic() > until:
             return left
         time.sleep(wait)
-
-
-def findings() -> list[Finding]:
-    """Return a finding about the access to EC2 and the instances of fleetfit's fleets."""
-    try:
-        api = Ec2Api()
-        there = api.remains()
-    except (*ERRORS, ConfigurationError) as error:
-        reason = str(error if isinstance(error, ConfigurationError) else failure_of(error)).rstrip(".")
-        return [Finding(name="ec2", ok=None, text=f"not set up: {reason}")]
-    count = sum(len(fleet.instances) for fleet in there)
-    text = f"region {api.region}; {count} instances of fleetfit's jobs are running" if there else f"region {api.region}"
-    return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]

@@ -11,7 +11,7 @@ from typing import Any
 from container.contract.names import shown
 from container.contract.rules import boolean, money, one_of, option, read, refuse, seconds, text, texts, whole
 from estimators.job.errors import ConfigurationError
-from estimators.job.request import TrainingJobSpec
+from estimators.job.request import JobOptions, TrainingJobSpec
 
 #: Prefix of EC2's instance types in ``instance_type``.
 PREFIX = "ec2."
@@ -147,3 +147,10 @@ def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...
             f"{shown(spec.instance_type)} is not an EC2 type. Write a type such as 'ec2.g5.xlarge'."
         )
     return tuple(dict.fromkeys((own, *options.types)))
+
+
+def ssh_part(options: JobOptions) -> JobOptions:
+    """Return the run options with only those backend options that the ssh provider has, too."""
+    given = dataclasses.asdict(Ec2Options.of(options.backend_options))
+    part = {name: given[name] for name in ("python", "requirements", "caller_address", "silence")}
+    return dataclasses.replace(options, backend_options={**part, "hosts": []})

@@ -9,18 +9,18 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-import os
 import shutil
-from collections.abc import Sequence
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 from container.contract.strategies import Elastic
 from container.system.asyncio_loop import gather
 from estimators.backends.base import Leftover
-from estimators.backends.ec2 import leftovers, plans, requests
+from estimators.backends.ec2 import leftovers, prices, requests
+from estimators.backends.ec2.api import ERRORS, Ec2Api, reason_of
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot, NoInstance
-from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types
-from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.ec2.options import PREFIX, Ec2Options, instance_types, ssh_part
+from estimators.backends.ec2.requests import Instance
 from estimators.backends.hosts.agents import agent_command
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.membership import MembershipSource
@@ -66,13 +66,12 @@ class Ec2Provider(SshProvider):
 
     def __init__(self, job: ProvidedJob) -> None:
         given = Ec2Options.of(job.options.backend_options)
-        super().__init__(dataclasses.replace(job, options=plans.ssh_part(job.options, given)))
+        super().__init__(dataclasses.replace(job, options=ssh_part(job.options)))
         self._given = given
         self._fleet = Ec2Fleet(job, given)
         self._connections = Connections(job.loop, self._fleet.settings)
-        self._launched: dict[
-            str, tuple[InstanceSlot, asyncio.Task[list[None]]]
-        ] = {}  # the instance of each host, and the task that watches the instance
+        # The instance of each host, and the task that watches the instance.
+        self._launched: dict[str, tuple[InstanceSlot, asyncio.Task[Any]]] = {}
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
@@ -86,42 +85,58 @@ class Ec2Provider(SshProvider):
         except ConfigurationError as error:
             return [str(error)]
         found = []
-        strategy = spec.strategy
-        if isinstance(strategy, Elastic) and strategy.discovery is not None:
+        if isinstance(spec.strategy, Elastic) and spec.strategy.discovery is not None:
             found.append("jobs on EC2 get their hosts from EC2. Leave discovery out, or use instance_type='ssh'.")
-        ranks = spec.ranks_per_host
         for type_ in types:
-            slots = instances.slots(f"{PREFIX}{type_}")
+            slots, ranks = instances.slots(f"{PREFIX}{type_}"), spec.ranks_per_host
             if slots is not None and ranks > slots:
                 found.append(
                     f"processes_per_host={ranks} is more than the {slots} slots of {type_}: use a larger type."
                 )
-        if not spec.spot:
-            found += [
-                (
+        for name in ("on_demand_base", "on_demand_fallback"):
+            if options.backend_options.get(name) and not spec.spot:
+                found.append(
                     f"backend_options={{'{name}': …}} is only for spot capacity. Set use_spot_instances=True, or leave "
                     "the option out."
                 )
-                for name in ("on_demand_base", "on_demand_fallback")
-                if getattr(given, name)
-            ]
-        found += [
-            f"{tool} is not installed. Install it (apt-get install openssh-client)."
-            for tool in ("ssh", "ssh-keygen")
-            if shutil.which(tool) is None
-        ]
+        if shutil.which("ssh") is None:
+            found.append("ssh is not installed. Install it (apt-get install openssh-client).")
         return found
 
     @classmethod
     def describe(cls, spec: TrainingJobSpec, options: JobOptions) -> Placement:
         """Return where the job would run and what it would cost. The prices are requested from AWS."""
-        ssh = super().describe(spec, plans.ssh_part(options, Ec2Options.of(options.backend_options)))
-        return plans.placement(spec, options, ssh)
+        given = Ec2Options.of(options.backend_options)
+        types = instance_types(spec, given)
+        notes: tuple[str, ...] = ()
+        warnings: tuple[str, ...] = ()
+        try:
+            api = Ec2Api(region=given.region, profile=given.profile)
+            days = prices.PLAN_DAYS if spec.spot else 0.0
+            known = api.prices(types, on_demand=given.on_demand_price, spot_days=days)
+            notes = prices.describe(known, spec, given, types, api.region)
+        except (*ERRORS, ConfigurationError) as error:
+            warnings = (f"the price of the job is unknown: {reason_of(error)}.",)
+        return dataclasses.replace(
+            super().describe(spec, ssh_part(options)),
+            interface="",
+            cpus=instances.vcpus(f"{PREFIX}{types[0]}") or 1,
+            gpus=instances.gpus(f"{PREFIX}{types[0]}"),
+            connect={host: ("ssh", "-l", given.user, host.upper()) for host in spec.hosts},
+            warnings=warnings,
+            notes=notes,
+        )
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
         """Return a finding about EC2 for ``fleetfit doctor``."""
-        return leftovers.findings()
+        try:
+            api = Ec2Api()
+            count = sum(one.kind == "instance" for one in api.resources())
+        except (*ERRORS, ConfigurationError) as error:
+            return [Finding(name="ec2", ok=None, text=f"not set up: {reason_of(error)}")]
+        text = f"region {api.region}; {count} instances of fleetfit's jobs are running"
+        return [Finding(name="ec2", ok=True, text=text, remedy="`fleetfit clean --ec2` removes unused resources")]
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
@@ -179,7 +194,7 @@ class Ec2Provider(SshProvider):
                     reservation.connection.close()
             raise
         watching = [self._lose(host, slot)]
-        if instance.lifecycle is Lifecycle.SPOT:
+        if instance.spot:
             watching.append(self._watch_for_notices(host, slot))
         self._launched[name] = slot, self.loop.start(gather(*watching))
         return host
@@ -218,11 +233,9 @@ class Ec2Provider(SshProvider):
         return connection
 
     async def _extend(self, connection: SshConnection, timer: ChildProcess) -> None:
-        os.set_blocking(timer.input, False)
         try:
             while connection.ended is None:
-                with contextlib.suppress(BlockingIOError, BrokenPipeError):
-                    os.write(timer.input, f"{round(self._given.lease)}\n".encode())
+                timer.send(f"{round(self._given.lease)}\n".encode())
                 await asyncio.sleep(self._given.lease / _EXTENSIONS)
         finally:
             timer.close()
@@ -238,27 +251,26 @@ class Ec2Provider(SshProvider):
     async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
         """Run an agent on the host, and handle the interruption notices that the agent reports."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
-        said = bytearray()
+        rest = b""
 
         def hear(data: bytes) -> None:
-            said.extend(data)
-            while b"\n" in said:
-                line, _, said[:] = said.partition(b"\n")
-                self._noticed(host, slot, bytes(line))
+            nonlocal rest
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                with contextlib.suppress(ValueError):  # the output of an interpreter that cannot run the agent
+                    self._noticed(host, slot, json.loads(line))
 
         with contextlib.suppress(HostLost):
             while True:
                 await host.run(argv, {}, hear).wait()
                 await asyncio.sleep(_NOTICES_S)  # the agent was killed with the other processes there
 
-    def _noticed(self, host: Host, slot: InstanceSlot, line: bytes) -> None:
-        with contextlib.suppress(ValueError):  # the output of an interpreter that cannot run the agent
-            notice = json.loads(line)
-            if notice["notice"] == "silence":
-                self.job.tell(f"{host.name}: {notice['text']}")
-                return
-            slot.noticed |= notice["notice"] == "interruption"
-            host.notice(float(notice.get("in_s", _REBALANCE_S)))
+    def _noticed(self, host: Host, slot: InstanceSlot, notice: Mapping[str, Any]) -> None:
+        if notice["notice"] == "silence":
+            self.job.tell(f"{host.name}: {notice['text']}")
+            return
+        slot.noticed |= notice["notice"] == "interruption"
+        host.notice(float(notice.get("in_s", _REBALANCE_S)))
 
     def release(self, host: Host) -> None:
         """Release a host, and terminate the host's instance.
@@ -275,7 +287,5 @@ class Ec2Provider(SshProvider):
 
     def close(self) -> None:
         """Close all connections, and release all instances of the job."""
-        for _, watching in self._launched.values():
-            watching.cancel()
         super().close()
         self._fleet.close()

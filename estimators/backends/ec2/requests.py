@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import base64
 import dataclasses
-import enum
-import itertools
 import json
-import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.sagemaker import explaining
 
 #: The tags of all created resources: the job, the fleet (one for each start of a supervisor), and the owner.
 JOB_TAG, FLEET_TAG, OWNER_TAG = "fleetfit:job", "fleetfit:fleet", "fleetfit:owner"
@@ -27,32 +25,22 @@ LEASE = "/run/fleetfit/until"
 
 #: Maximum number of pools in a fleet request.
 _POOLS = 300
-#: Delay until capacity is requested again, in seconds: the first one, which doubles each time, and the longest.
-_FIRST_WAIT_S, _LONGEST_WAIT_S = 5.0, 60.0
-_GONE_STATES = ("shutting-down", "terminated")
 #: Error codes for missing capacity and too low prices. Waiting may help.
 _LACKING = re.compile(
     r"Insufficient\w*Capacity\w*|InsufficientFreeAddressesInSubnet|UnfulfillableCapacity|Spot(Max|Min)PriceTooLow"
     r"|MaxSpotFleetRequestCountExceeded|Resource\w*LimitExceeded|RequestResourceCountExceeded"
 )
-#: Error codes for requests that EC2 throttled or could not process. Waiting may help. The codes say nothing about the
-#: capacity.
-_FAILED = re.compile(
-    r"(Concurrent)?Request\w*LimitExceeded|\w*Throttl\w*|SlowDown|(Server\.)?Internal(Error|Failure)"
-    r"|(Service)?Unavailable"
-)
-#: Error codes for the account's limits. Only ending other instances or a higher quota helps.
-_QUOTAS = re.compile(r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded")
+#: What the user can do about errors that waiting does not resolve, by a pattern of the error code.
+_REMEDIES = {
+    r"(Vcpu|Instance|Address|Volume)LimitExceeded|\w*SpotInstanceCount(Limit)?Exceeded": (
+        "Ask for more under Service Quotas (EC2), end other instances, or name other types"
+    ),
+    r"InvalidAMIID.*": "Name an image of this region: backend_options={'ami': …}",
+    r"UnauthorizedOperation|AccessDenied|AuthFailure": "docs/ec2.md lists the permissions that the caller needs",
+}
 
 
-class Lifecycle(enum.Enum):
-    """The purchasing option of a host."""
-
-    SPOT = "spot"
-    ON_DEMAND = "on-demand"
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclasses.dataclass(kw_only=True)
 class Instance:
     """An instance as EC2 describes it.
 
@@ -61,27 +49,25 @@ class Instance:
         type: The instance type.
         zone: The availability zone.
         state: The state of the instance: ``pending``, ``running`` and so on.
-        lifecycle: The purchasing option.
+        spot: Whether the instance uses spot capacity. Otherwise, it is an on-demand instance.
         launched: The time of the launch, in seconds since the epoch.
         ended: The time when the end of the instance was first detected, in seconds since the epoch. None while it is
             running.
         private_address: The address for the other hosts, or "" if the instance has none.
         public_address: The public address, or "" if the instance has none.
         reason: EC2's code for the reason of the state.
-        tags: The tags of the instance.
     """
 
     id: str
     type: str
     zone: str
     state: str
-    lifecycle: Lifecycle
+    spot: bool
     launched: float
     ended: float | None = None
     private_address: str = ""
     public_address: str = ""
     reason: str = ""
-    tags: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: Mapping[str, Any]) -> Instance:
@@ -91,18 +77,22 @@ class Instance:
             type=entry["InstanceType"],
             zone=entry["Placement"]["AvailabilityZone"],
             state=entry["State"]["Name"],
-            lifecycle=Lifecycle.SPOT if entry.get("InstanceLifecycle") == "spot" else Lifecycle.ON_DEMAND,
+            spot=entry.get("InstanceLifecycle") == "spot",
             launched=entry["LaunchTime"].timestamp(),
             private_address=entry.get("PrivateIpAddress", ""),
             public_address=entry.get("PublicIpAddress", ""),
             reason=entry.get("StateReason", {}).get("Code", ""),
-            tags=tags_in(entry),
         )
+
+    @property
+    def pool(self) -> tuple[str, str]:
+        """Return the key of the instance's prices. See :data:`estimators.backends.ec2.prices.Prices`."""
+        return self.type, self.zone if self.spot else ""
 
     @property
     def gone(self) -> bool:
         """Return whether the instance has ended or is being terminated."""
-        return self.state in _GONE_STATES
+        return self.state in ("shutting-down", "terminated")
 
     @property
     def interrupted(self) -> bool:
@@ -111,48 +101,42 @@ class Instance:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class Shortage:
-    """The reason why a pool launched no instance. A pool is an instance type in a zone.
+class Refusal:
+    """The reason why EC2 refused a request, or why a pool launched no instance. A pool is an instance type in a zone.
 
     Attributes:
-        code: EC2's error code.
+        code: EC2's error code, or the type of an exception without such a code.
         text: EC2's message.
-        type: The instance type, or "" if EC2 names no type.
-        zone: The zone, or "" if EC2 names no zone.
+        pool: The instance type and the zone, or "" if EC2 names none.
     """
 
     code: str
     text: str
-    type: str = ""
-    zone: str = ""
+    pool: str = ""
+
+    @classmethod
+    def of(cls, error: Exception) -> Refusal:
+        """Return the reason in the exception of a call."""
+        return cls(code=explaining.code_of(error) or type(error).__name__, text=explaining.said_by(error))
 
     def __str__(self) -> str:
-        place = " in ".join(filter(None, (self.type, self.zone)))
-        return f"{place}: {self.code}" if place else self.code
+        return f"{self.pool}: {self.code}" if self.pool else self.code
+
+    @property
+    def lacks_capacity(self) -> bool:
+        """Return whether EC2 has no capacity now, or only for a higher price."""
+        return _LACKING.fullmatch(self.code) is not None
 
     @property
     def passes(self) -> bool:
         """Return whether the same request may succeed after a wait. Return False for unknown error codes."""
-        return self.of_request or _LACKING.fullmatch(self.code) is not None
-
-    @property
-    def of_request(self) -> bool:
-        """Return whether EC2 throttled the request or could not process it.
-
-        Such an error says nothing about the capacity. The same request may succeed later.
-        """
-        return _FAILED.fullmatch(self.code) is not None
+        return self.lacks_capacity or self.code in explaining.PASSING
 
     def explain(self) -> str:
-        """Return why no instances can be launched, with the remedy."""
+        """Return the reason with the remedy, without a full stop at the end."""
         text = f"{self}: {self.text}".rstrip(".") if self.text else str(self)
-        if _QUOTAS.fullmatch(self.code):
-            return f"{text}. Ask for more under Service Quotas (EC2), end other instances, or name other types"
-        if self.code.startswith("InvalidAMIID"):
-            return f"{text}. Name an image of this region: backend_options={{'ami': …}}"
-        if self.code in ("UnauthorizedOperation", "AccessDenied", "AuthFailure"):
-            return f"{text}. docs/ec2.md lists the permissions that the caller needs"
-        return text
+        remedies = (remedy for codes, remedy in _REMEDIES.items() if re.fullmatch(codes, self.code))
+        return ". ".join([text, *remedies])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -161,14 +145,11 @@ class FleetAnswer:
 
     Attributes:
         launched: The ids of the launched instances.
-        shortages: The reasons why EC2 launched no more instances.
-        failed: Whether EC2 throttled the request or could not process it. In this case, EC2 may have launched instances
-            that are not in ``launched``.
+        refusals: The reasons why EC2 launched no more instances.
     """
 
     launched: tuple[str, ...] = ()
-    shortages: tuple[Shortage, ...] = ()
-    failed: bool = False
+    refusals: tuple[Refusal, ...] = ()
 
     @classmethod
     def of(cls, response: Mapping[str, Any]) -> FleetAnswer:
@@ -176,145 +157,103 @@ class FleetAnswer:
 
         If the response contains fewer instances than requested, the response also contains the reasons.
         """
-        shortages = []
+        refusals = []
         for error in response.get("Errors") or ():
-            override = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
-            shortages.append(
-                Shortage(
-                    code=error.get("ErrorCode", "unknown"),
-                    text=error.get("ErrorMessage", ""),
-                    type=override.get("InstanceType", ""),
-                    zone=override.get("AvailabilityZone") or override.get("SubnetId", ""),
-                )
-            )
+            pool = error.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+            names = pool.get("InstanceType"), pool.get("AvailabilityZone") or pool.get("SubnetId")
+            code, text = error.get("ErrorCode", "unknown"), error.get("ErrorMessage", "")
+            refusals.append(Refusal(code=code, text=text, pool=" in ".join(filter(None, names))))
         return cls(
             launched=tuple(one for group in response.get("Instances") or () for one in group.get("InstanceIds", ())),
-            shortages=tuple(dict.fromkeys(shortages)),
+            refusals=tuple(dict.fromkeys(refusals)),
         )
 
     @property
-    def hopeless(self) -> Shortage | None:
+    def hopeless(self) -> Refusal | None:
         """Return a reason that waiting does not resolve. Return None if instances were launched or waiting may help."""
-        if self.launched or any(shortage.passes for shortage in self.shortages):
+        if self.launched or any(refusal.passes for refusal in self.refusals):
             return None
-        return next(iter(self.shortages), None)
+        return next(iter(self.refusals), None)
 
     def __str__(self) -> str:
         """Return the list of the pools that launched no instances, for messages."""
-        texts = [str(shortage) for shortage in self.shortages]
+        texts = [str(refusal) for refusal in self.refusals]
         more = [f"and {len(texts) - 4} more pools"] if len(texts) > 4 else []
         return ", ".join([*texts[:4], *more]) or "no reason given"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class Search:
-    """A search for hosts, which sends EC2 a sequence of requests. The first request follows the user's options exactly.
+def fleet_requests(
+    options: Ec2Options,
+    *,
+    template: str,
+    tags: Mapping[str, str],
+    hosts: int,
+    types: Sequence[str],
+    subnets: Sequence[str],
+    on_demand: int = 0,
+    together: bool = False,
+    max_total_price: float | None = None,
+) -> list[dict[str, Any]]:
+    """Return the arguments of the ``CreateFleet`` requests of one pass.
 
-    Each later request permits more combinations of instance types and purchasing options.
+    The first request follows the user's options exactly. Each later request permits more combinations of instance types
+    and purchasing options.
 
-    Attributes:
+    Args:
+        options: The EC2 options of the job.
+        template: The name of the launch template.
+        tags: The tags of the fleet and its instances.
         hosts: The number of hosts to launch.
         types: The instance types. The job's own type is the first one.
-        places: The availability zones, each with the id of its subnet or None.
-        spot: Whether to use spot capacity.
-        on_demand_base: The number of on-demand hosts if the other hosts use spot capacity.
-        fallback: Whether to use on-demand hosts if EC2 has no spot capacity.
+        subnets: The ids of the subnets, one in each permitted zone.
+        on_demand: The number of on-demand hosts. The other hosts use spot capacity.
         together: Whether the job needs all hosts at its start. EC2 then launches either all or none, in one zone.
         max_total_price: The maximum total price of the spot hosts in US dollars per hour, or None for no limit.
     """
+    gang = together and hosts > 1
 
-    hosts: int
-    types: tuple[str, ...]
-    places: tuple[tuple[str, str | None], ...]
-    spot: bool = False
-    on_demand_base: int = 0
-    fallback: bool = False
-    together: bool = False
-    max_total_price: float | None = None
+    def group(count: int, one_type: bool, **options: Any) -> dict[str, Any]:
+        """Return the options for the spot hosts or for the on-demand hosts of a request."""
+        if gang:
+            options |= {"SingleAvailabilityZone": True, "SingleInstanceType": one_type, "MinTargetCapacity": count}
+        return options
 
-    def requests(self, template: str, tags: Mapping[str, str]) -> list[dict[str, Any]]:
-        """Return the arguments of the ``CreateFleet`` requests of one pass.
-
-        Each request permits more combinations of instance types and purchasing options than the request before.
-
-        Args:
-            template: The id of the launch template.
-            tags: The tags of the fleet and its instances.
-        """
-        launch = {"LaunchTemplateId": template, "Version": "1"}
-        common = {"Type": "instant", "TagSpecifications": [tagged("fleet", tags), tagged("instance", tags)]}
-        return [
-            {
-                **common,
-                "LaunchTemplateConfigs": [{"LaunchTemplateSpecification": launch, "Overrides": self._pools(places)}],
-                **self._capacity(on_demand, one_type=one_type),
+    base = min(on_demand, hosts)
+    passes = [(base, True)] if gang and len(types) > 1 else []  # number of on-demand hosts, and whether of one type
+    passes.append((base, False))
+    if options.on_demand_fallback and base < hosts:
+        passes.append((hosts, False))
+    spot_options = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+    if max_total_price is not None:
+        spot_options["MaxTotalPrice"] = f"{max_total_price:.4f}"
+    found = []
+    for count, one_type in passes:
+        # In a single request, EC2 might choose different zones for the spot hosts and the on-demand hosts of a gang.
+        each_alone = gang and 0 < count < hosts
+        for places in [[subnet] for subnet in subnets] if each_alone else [subnets]:
+            pools = [{"InstanceType": type_, "SubnetId": subnet} for type_ in types for subnet in places]
+            request: dict[str, Any] = {
+                "Type": "instant",
+                "LaunchTemplateConfigs": [
+                    {
+                        "LaunchTemplateSpecification": {"LaunchTemplateName": template, "Version": "1"},
+                        "Overrides": pools[:_POOLS],
+                    }
+                ],
+                "TargetCapacitySpecification": {
+                    "TotalTargetCapacity": hosts,
+                    "OnDemandTargetCapacity": count,
+                    "SpotTargetCapacity": hosts - count,
+                    "DefaultTargetCapacityType": "spot" if count < hosts else "on-demand",
+                },
+                "TagSpecifications": tagged(tags, "fleet", "instance"),
             }
-            for on_demand, one_type in self._passes()
-            for places in self._places(on_demand)
-        ]
-
-    @property
-    def _gang(self) -> bool:
-        return self.together and self.hosts > 1
-
-    def _passes(self) -> list[tuple[int, bool]]:
-        """Return two values for each request: the number of on-demand hosts, and whether all hosts must have the same
-        instance type.
-        """
-        base = min(self.on_demand_base, self.hosts) if self.spot else self.hosts
-        narrow = [(base, True)] if self._gang and len(self.types) > 1 else []
-        wide = [(self.hosts, False)] if self.spot and self.fallback and base < self.hosts else []
-        return [*narrow, (base, False), *wide]
-
-    def _places(self, on_demand: int) -> list[tuple[tuple[str, str | None], ...]]:
-        """Return the zones of each request.
-
-        A gang is a set of hosts that must start together, in one zone. A gang with both spot hosts and on-demand hosts
-        needs one request for each zone. In a single request, EC2 might choose different zones for the two kinds of
-        hosts.
-        """
-        both = self._gang and 0 < on_demand < self.hosts
-        return [(place,) for place in self.places] if both else [self.places]
-
-    def _pools(self, places: Iterable[tuple[str, str | None]]) -> list[dict[str, str]]:
-        return [
-            {"InstanceType": type_, **({"SubnetId": subnet} if subnet else {"AvailabilityZone": zone})}
-            for type_, (zone, subnet) in itertools.product(self.types, places)
-        ][:_POOLS]
-
-    def _capacity(self, on_demand: int, *, one_type: bool) -> dict[str, Any]:
-        spot = self.hosts - on_demand
-        gang = {"SingleAvailabilityZone": True, "SingleInstanceType": one_type} if self._gang else {}
-        least = ("MinTargetCapacity",) if self._gang else ()
-        asked: dict[str, Any] = {
-            "TargetCapacitySpecification": {
-                "TotalTargetCapacity": self.hosts,
-                "OnDemandTargetCapacity": on_demand,
-                "SpotTargetCapacity": spot,
-                "DefaultTargetCapacityType": "spot" if spot else "on-demand",
-            }
-        }
-        if spot:
-            strategy = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
-            asked["SpotOptions"] = {**strategy, **gang, **dict.fromkeys(least, spot)}
-            if self.max_total_price is not None:
-                asked["SpotOptions"]["MaxTotalPrice"] = f"{self.max_total_price:.4f}"
-        if on_demand:
-            asked["OnDemandOptions"] = {"AllocationStrategy": "lowest-price", **gang, **dict.fromkeys(least, on_demand)}
-        return asked
-
-
-def wait_before(pass_: int, *, chance: float | None = None) -> float:
-    """Return the delay before a pass in seconds.
-
-    The delay is random, so that waiting jobs do not send their requests at the same time.
-
-    Args:
-        pass_: The number of the pass, from 1.
-        chance: A number from 0 to 1 to use instead of a random number.
-    """
-    seconds = min(_FIRST_WAIT_S * 2.0 ** min(pass_ - 1, 10), _LONGEST_WAIT_S)
-    return seconds * (0.75 + 0.5 * (random.random() if chance is None else chance))
+            if count < hosts:
+                request["SpotOptions"] = group(hosts - count, one_type, **spot_options)
+            if count:
+                request["OnDemandOptions"] = group(count, one_type, AllocationStrategy="lowest-price")
+            found.append(request)
+    return found
 
 
 # --- the hosts' configuration ---
@@ -325,22 +264,18 @@ def tags_of(job: str, fleet: str, owner: str, more: Mapping[str, str]) -> dict[s
     return {**more, "Name": more.get("Name", f"fleetfit {job}"), JOB_TAG: job, FLEET_TAG: fleet, OWNER_TAG: owner}
 
 
-def tagged(kind: str, tags: Mapping[str, str]) -> dict[str, Any]:
-    """Return the tag specification of a request that creates a resource.
+def tagged(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
+    """Return the ``TagSpecifications`` of a request that creates resources.
 
     Args:
-        kind: EC2's name of the kind of resource.
         tags: The tags.
+        kinds: EC2's names of the kinds of resources.
     """
-    return {"ResourceType": kind, "Tags": [{"Key": key, "Value": value} for key, value in tags.items()]}
+    entries = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": entries} for kind in kinds]
 
 
-def tags_in(entry: Mapping[str, Any]) -> dict[str, str]:
-    """Return the tags in EC2's description of a resource, by name."""
-    return {tag["Key"]: tag["Value"] for tag in entry.get("Tags", ())}
-
-
-def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str:
+def user_data(host_key: str, host_key_public: str, *, first_lease: float) -> str:
     """Return the cloud-init configuration for a host's first start, which is applied before the host's sshd runs.
 
     The configuration sets the host's key, so that the first ssh connection can be verified. The configuration also
@@ -351,32 +286,22 @@ def user_data(*, host_key: str, host_key_public: str, first_lease: float) -> str
         host_key_public: The public key that belongs to ``host_key``.
         first_lease: The number of seconds until the host shuts down if no connection is made.
     """
+    folder = LEASE.rpartition("/")[0]
+    timer = (
+        f"mkdir -p {folder}; chmod 1777 {folder}; "  # the login user is not root; the machine has no other users
+        f"read -r now rest < /proc/uptime; until=$((${{now%%.*}} + {round(first_lease)})); "
+        '(trap "" HUP; while sleep 1; do read -r now rest < /proc/uptime; '
+        f"read -r until < {LEASE}; "  # before the first connection, there is no file, and the variable is not changed
+        '[ "${now%%.*}" -lt "$until" ] || shutdown -h now || poweroff -f; '
+        "done) </dev/null >/dev/null 2>&1 &"
+    )
     settings = {
-        "bootcmd": [["sh", "-c", timer(first_lease)]],
+        "bootcmd": [["sh", "-c", timer]],
         "ssh_deletekeys": True,
-        "ssh_keys": {"ed25519_private": host_key, "ed25519_public": host_key_public},
+        "ssh_keys": {"ed25519_private": host_key, "ed25519_public": host_key_public.strip()},
         "ssh_pwauth": False,
     }
     return f"#cloud-config\n{json.dumps(settings, indent=1)}\n"  # valid as YAML, too
-
-
-def timer(first_lease: float) -> str:
-    """Return the shell command that shuts a machine down when its lease has ended.
-
-    Args:
-        first_lease: The length of the lease until the first connection, in seconds from now.
-    """
-    folder = LEASE.rpartition("/")[0]
-    return (
-        f"mkdir -p {folder}; chmod 1777 {folder}; "  # the login user is not root; the machine has no other users
-        "read -r now rest < /proc/uptime; "
-        f"first=$((${{now%%.*}} + {round(first_lease)})); "
-        '(trap "" HUP; while sleep 1; do read -r now rest < /proc/uptime; '
-        f"read -r until < {LEASE} || until=$first; "
-        'case "$until" in ""|*[!0-9]*) until=$first;; esac; '
-        'if [ "${now%%.*}" -ge "$until" ]; then shutdown -h now || poweroff -f; fi; '
-        "done) </dev/null >/dev/null 2>&1 &"
-    )
 
 
 #: The script that extends the lease, run by ``sh -c`` in an ssh session: each input line is the number of seconds that
@@ -401,7 +326,6 @@ def template_data(
         user_data: The result of :func:`user_data`.
         tags: The tags of all resources that are created with an instance. The resources have these tags from the start.
     """
-    kinds = ("instance", "volume", "network-interface")
     data: dict[str, Any] = {
         "ImageId": image,
         "KeyName": name,
@@ -410,7 +334,7 @@ def template_data(
         "InstanceInitiatedShutdownBehavior": "terminate",
         # Only IMDSv2; a container on the host is one hop farther away.
         "MetadataOptions": {"HttpTokens": "required", "HttpPutResponseHopLimit": 2, "HttpEndpoint": "enabled"},
-        "TagSpecifications": [tagged(kind, tags) for kind in kinds],
+        "TagSpecifications": tagged(tags, "instance", "volume", "network-interface"),
     }
     if options.volume_gb is not None:
         disk = {"VolumeSize": options.volume_gb, "VolumeType": "gp3", "DeleteOnTermination": True, "Encrypted": True}

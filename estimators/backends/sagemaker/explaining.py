@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 #: Error codes of temporary errors. Source: botocore's ``retries/standard.py`` and the services' API references.
-_PASSING = frozenset(
+PASSING = frozenset(
     {
         "Throttling", "ThrottlingException", "ThrottledException", "RequestThrottledException",
         "TooManyRequestsException", "ProvisionedThroughputExceededException",
-        "TransactionInProgressException", "RequestLimitExceeded",
+        "TransactionInProgressException", "RequestLimitExceeded", "ConcurrentRequestLimitExceeded",
         "BandwidthLimitExceeded", "LimitExceededException", "RequestThrottled", "SlowDown", "PriorRequestNotComplete",
         "EC2ThrottledException", "InternalError", "InternalFailure", "InternalServerError", "InternalServerException",
         "ServiceUnavailable", "ServiceUnavailableException", "RequestTimeout", "RequestTimeoutException",
-        "RequestTimeTooSkewed", "OperationAborted",
+        "RequestTimeTooSkewed", "OperationAborted", "Unavailable", "Server.InternalError",
     }
 )  # fmt: skip
 
@@ -79,7 +79,7 @@ def passes(error: BaseException) -> bool:
 
     if isinstance(error, exceptions.ClientError):
         status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
-        return code_of(error) in _PASSING or status >= 500 or status == 429
+        return code_of(error) in PASSING or status >= 500 or status == 429
     if isinstance(error, exceptions.SSLError | exceptions.ProxyConnectionError | exceptions.NoCredentialsError):
         return False
     # botocore does not wrap the last two, which are raised if a response's body is cut off or late.

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 from botocore.stub import Stubber
 
 from estimators.backends.ec2 import requests
-from estimators.backends.ec2.api import Ec2Api, Made
+from estimators.backends.ec2.api import Ec2Api
 from estimators.backends.ec2.options import Ec2Options
-from estimators.backends.ec2.requests import Search
+from estimators.backends.sagemaker.explaining import passes
 from estimators.job.errors import BackendError, ConfigurationError
 
+Places = tuple[tuple[str, str], ...]
 TAGS = requests.tags_of("job-1", "fleet-1", "ann@desk", {})
 SUBNET = {"SubnetId": "subnet-a", "VpcId": "vpc-1", "AvailabilityZone": "eu-west-1a"}
+[REQUEST] = requests.fleet_requests(
+    Ec2Options(), template="fleetfit-fleet-1", tags=TAGS, hosts=1, types=("c5.large",), subnets=("subnet-a",)
+)
 IMAGE = {"ImageId": "ami-1", "RootDeviceName": "/dev/sda1"}
 
 
@@ -35,9 +39,9 @@ def ec2(the_api: Ec2Api) -> Iterator[Stubber]:
         stubber.assert_no_pending_responses()
 
 
-def make(api: Ec2Api) -> Made:
+def make(api: Ec2Api) -> Places:
     options = Ec2Options(subnets=("subnet-a",), ami="ami-1", ssh_from=("203.0.113.7/32",))
-    return api.make(fleet="fleet-1", tags=TAGS, options=options, type_="c5.large", public_key="k", user_data="")
+    return api.make("fleet-1", TAGS, options, "c5.large", public_key="k", user_data="")
 
 
 def found(ec2: Stubber) -> None:
@@ -51,24 +55,23 @@ def test_what_is_made_has_the_ids_of_the_answers_and_need_not_be_listed_yet(the_
     ec2.add_response("create_security_group", {"GroupId": "sg-1"})
     ec2.add_response("authorize_security_group_ingress", {})
     ec2.add_response("import_key_pair", {})
-    ec2.add_response("create_launch_template", {"LaunchTemplate": {"LaunchTemplateId": "lt-1"}})
-    assert make(the_api) == Made(template="lt-1", places=(("eu-west-1a", "subnet-a"),))
+    ec2.add_response("create_launch_template", {})
+    assert make(the_api) == (("eu-west-1a", "subnet-a"),)
 
 
 @pytest.mark.parametrize("listed", [True, False])
 def test_what_is_there_already_is_looked_for_by_its_name(listed: bool, the_api: Ec2Api, ec2: Stubber) -> None:
     found(ec2)
     ec2.add_client_error("create_security_group", "InvalidGroup.Duplicate")
-    ec2.add_response("describe_security_groups", {"SecurityGroups": [{"GroupId": "sg-1"}]})
+    ec2.add_response("describe_security_groups", {"SecurityGroups": [{"GroupId": "sg-1"}] if listed else []})
+    if not listed:
+        with pytest.raises(BackendError, match="EC2 has fleetfit-fleet-1 already, but does not list it yet"):
+            make(the_api)
+        return
     ec2.add_client_error("authorize_security_group_ingress", "InvalidPermission.Duplicate")
     ec2.add_client_error("import_key_pair", "InvalidKeyPair.Duplicate")
     ec2.add_client_error("create_launch_template", "InvalidLaunchTemplateName.AlreadyExistsException")
-    ec2.add_response("describe_launch_templates", {"LaunchTemplates": [{"LaunchTemplateId": "lt-1"}] if listed else []})
-    if listed:
-        assert make(the_api).template == "lt-1"
-    else:
-        with pytest.raises(BackendError, match="EC2 has fleetfit-fleet-1 already, but does not list it yet"):
-            make(the_api)
+    assert make(the_api) == (("eu-west-1a", "subnet-a"),)
 
 
 def test_an_image_that_ec2_does_not_list_is_said_by_name(the_api: Ec2Api, ec2: Stubber) -> None:
@@ -84,15 +87,17 @@ def test_subnets_of_several_networks_are_refused(the_api: Ec2Api, ec2: Stubber) 
         make(the_api)
 
 
-@pytest.mark.parametrize(
-    ("code", "failed"),
-    [("InternalError", True), ("ServiceUnavailable", True), ("InsufficientInstanceCapacity", False)],
-)
+def test_a_lack_of_capacity_is_an_answer(the_api: Ec2Api, ec2: Stubber) -> None:
+    ec2.add_client_error("create_fleet", "InsufficientInstanceCapacity")
+    answer = the_api.launch(REQUEST, "t-1")
+    assert answer.launched == () and answer.refusals[0].code == "InsufficientInstanceCapacity"
+
+
+@pytest.mark.parametrize(("code", "again"), [("InternalError", True), ("UnauthorizedOperation", False)])
 def test_a_request_that_fails_is_told_from_a_lack_of_capacity(
-    code: str, failed: bool, the_api: Ec2Api, ec2: Stubber
+    code: str, again: bool, the_api: Ec2Api, ec2: Stubber
 ) -> None:
     ec2.add_client_error("create_fleet", code)
-    request: dict[str, Any]
-    [request] = Search(hosts=1, types=("c5.large",), places=(("eu-west-1a", "subnet-a"),)).requests("lt-1", TAGS)
-    answer = the_api.launch(request, "t-1")
-    assert (answer.failed, answer.shortages[0].code) == (failed, code)
+    with pytest.raises(ClientError, match=code) as failed:
+        the_api.launch(REQUEST, "t-1")
+    assert passes(failed.value) is again

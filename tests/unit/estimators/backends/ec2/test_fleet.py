@@ -10,22 +10,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from botocore.exceptions import EndpointConnectionError
+from botocore.exceptions import ClientError, EndpointConnectionError
 from botocore.parsers import ResponseParserError
 from values import ProviderQueue, VirtualLoop, provided, spec_of
 
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
-from estimators.backends.ec2.api import Made
 from estimators.backends.ec2.fleet import Ec2Fleet, InstanceSlot
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.prices import Prices
-from estimators.backends.ec2.requests import FleetAnswer, Instance, Lifecycle, Shortage
+from estimators.backends.ec2.requests import FleetAnswer, Instance, Refusal
 from estimators.backends.events import LimitMet, ValuesNoted
 from estimators.backends.hosts.provider import HostError
 from estimators.job.errors import ConfigurationError
 
-NONE = FleetAnswer(shortages=(Shortage(code="InsufficientInstanceCapacity", text="", type="c5.large", zone="a"),))
-FAILED = FleetAnswer(shortages=(Shortage(code="InternalError", text="It broke."),), failed=True)
+NONE = FleetAnswer(refusals=(Refusal(code="InsufficientInstanceCapacity", text="", pool="c5.large in a"),))
+FAILED = ClientError({"Error": {"Code": "InternalError", "Message": "It broke."}}, "CreateFleet")
 
 
 class Api:
@@ -43,14 +42,14 @@ class Api:
     """
 
     def __init__(self) -> None:
-        self.answers: list[FleetAnswer] = []
+        self.answers: list[FleetAnswer | ClientError] = []
         self.lost = 0
         self.meanwhile: Callable[[], object] = lambda: None
         self.asked: list[dict[str, Any]] = []
         self.tokens: Counter[str] = Counter()
         self.instances: dict[str, Instance] = {}
         self.fails: dict[str, Exception] = {}
-        self.known = Prices(on_demand={"c5.large": 0.1}, spot={("c5.large", "a"): [(0.0, 0.04)]})
+        self.known: Prices = {("c5.large", ""): [(0.0, 0.1)], ("c5.large", "a"): [(0.0, 0.04)]}
         self._fulfilled: dict[str, FleetAnswer] = {}
 
     def attempt(self, operation: str) -> None:
@@ -64,19 +63,22 @@ class Api:
         self.tokens[token] += 1
         self.meanwhile()
         if self.answers:
-            return self.answers.pop(0)
+            answer = self.answers.pop(0)
+            if isinstance(answer, ClientError):
+                raise answer
+            return answer
         if token not in self._fulfilled:
             count = request["TargetCapacitySpecification"]["TotalTargetCapacity"]
             self._fulfilled[token] = FleetAnswer(launched=tuple(self.add() for _ in range(count)))
         if self.lost:
             self.lost -= 1
-            return FAILED
+            raise FAILED
         return self._fulfilled[token]
 
     def add(self) -> str:
         """Launch an instance."""
         name = f"i-{len(self.instances) + 1}"
-        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.SPOT, "private_address": "10.0.0.1"}
+        kind = {"type": "c5.large", "zone": "a", "spot": True, "private_address": "10.0.0.1"}
         self.instances[name] = Instance(id=name, state="running", launched=time.time(), **kind)
         return name
 
@@ -116,9 +118,10 @@ class Fleet(Ec2Fleet):
 
     api: Api
 
-    async def prepare(self) -> Any:
+    async def _prepare(self) -> Any:
         self.api.attempt("prepare")
-        return self.api, Made(template="lt-1", places=(("a", "subnet-a"), ("b", "subnet-b")))
+        self._places = (("a", "subnet-a"), ("b", "subnet-b"))
+        return self.api
 
     _background = AtOnce()  # type: ignore[assignment]
 
@@ -199,6 +202,14 @@ def test_capacity_that_comes_later_is_taken(world: World) -> None:
     assert len(world.api.asked) == 3 and all(slot.runs for slot in slots)
 
 
+def test_hosts_that_were_not_launched_with_the_others_are_asked_for_at_once(new: NewWorld) -> None:
+    world = new(ElasticHorovod())
+    world.api.answers = [FleetAnswer(launched=(world.api.add(),), refusals=NONE.refusals)]
+    slots = world.want("algo-1", "algo-2")
+    wanted = [request["TargetCapacitySpecification"]["TotalTargetCapacity"] for request in world.api.asked]
+    assert wanted == [2, 1] and all(slot.runs for slot in slots)
+
+
 @pytest.mark.parametrize(("strategy", "waits"), [(MPI(), False), (ElasticHorovod(), True)])
 def test_without_capacity_a_gang_fails_and_others_that_train_wait(
     strategy: Distribution, waits: bool, new: NewWorld
@@ -214,7 +225,7 @@ def test_without_capacity_a_gang_fails_and_others_that_train_wait(
 
 
 def test_a_shortage_that_does_not_pass_fails_all_at_once(world: World) -> None:
-    world.api.answers = [FleetAnswer(shortages=(Shortage(code="VcpuLimitExceeded", text="No."),))]
+    world.api.answers = [FleetAnswer(refusals=(Refusal(code="VcpuLimitExceeded", text="No."),))]
     world.want("algo-1", "algo-2")
     assert set(world.failed) == {"algo-1", "algo-2"} and "Service Quotas" in world.failed["algo-1"]
 
@@ -278,7 +289,7 @@ def test_a_host_that_is_withdrawn_is_not_asked_for_in_the_next_request(new: NewW
     world = new(on_demand_fallback=True)
     first, second = (world.fleet.want() for _ in range(2))
     world.api.answers = [NONE]
-    world.api.meanwhile = lambda: second in world.fleet._slots and world.fleet.drop(second)
+    world.api.meanwhile = lambda: second in world.fleet._waiting and world.fleet.drop(second)
     world.loop.advance(1.0)
     wanted = [request["TargetCapacitySpecification"] for request in world.api.asked]
     assert [capacity["TotalTargetCapacity"] for capacity in wanted] == [2, 1]
@@ -298,6 +309,15 @@ def test_a_request_that_fails_is_sent_again_and_says_nothing_of_capacity(launche
     assert slot.runs and slot.id == "i-1" and world.api.running == ["i-1"]
 
 
+def test_an_instance_that_nobody_needs_is_ended_also_while_requests_fail(world: World) -> None:
+    first, _ = world.want("algo-1", "algo-2")
+    world.api.lost = 100
+    world.want("algo-3")
+    world.fleet.drop(first)
+    world.loop.advance(15.0)
+    assert world.api.running == ["i-2", "i-3"]  # the third may be named by an answer yet
+
+
 def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: NewWorld) -> None:
     world = new(capacity_timeout=60.0)
     world.api.lost = 100
@@ -311,7 +331,7 @@ def test_what_a_failed_request_has_launched_is_ended_when_it_is_given_up(new: Ne
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (ResponseParserError("no element found"), "ResponseParserError: no element found"),
+        (KeyError("Instances"), "KeyError: 'Instances'"),
         (ConfigurationError("there is no image: name one."), "there is no image: name one"),
     ],
 )
@@ -372,7 +392,7 @@ def test_limits_count_also_while_prices_cannot_be_asked(new: NewWorld) -> None:
 def test_prices_stay_known_when_ec2_does_not_say_them_again(new: NewWorld) -> None:
     world = new(budget=100.0)
     world.want("algo-1")
-    world.api.known = Prices()
+    world.api.known = {}
     world.loop.advance(700.0)
     assert world.limits == []
     world.fleet.close()

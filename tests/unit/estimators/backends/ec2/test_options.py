@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from estimators import ConfigurationError
-from estimators.backends.ec2.options import Ec2Options
+from estimators.backends.ec2.options import Ec2Options, ssh_part
+from estimators.backends.ssh.machines import SshOptions
+from estimators.job.request import JobOptions
 
 
 def test_options_are_read() -> None:
@@ -17,6 +19,12 @@ def test_options_are_read() -> None:
     assert options.types == ("g5.xlarge", "g4dn.2xlarge") and options.zones == ("eu-west-1a",)
     assert options.ssh_from == ("203.0.113.7/32",) and options.budget == 12.0
     assert options.ami is None and options.user == "ubuntu"
+
+
+def test_the_options_of_ssh_are_handed_on() -> None:
+    options = JobOptions(backend="ec2", backend_options={"requirements": "numpy", "silence": 5, "budget": 12})
+    handed_on = SshOptions.of(ssh_part(options).backend_options)
+    assert handed_on == SshOptions(requirements=("numpy",), silence=5, hosts=())
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from values import ProviderQueue, ValueHost, VirtualLoop, provided, spec_of
 
 from estimators.backends.ec2.fleet import InstanceSlot, NoInstance
 from estimators.backends.ec2.provider import Ec2Provider
-from estimators.backends.ec2.requests import Instance, Lifecycle
+from estimators.backends.ec2.requests import Instance
 from estimators.backends.hosts.provider import Host, HostError, HostLost, HostUnavailable
 from estimators.backends.ssh.provider import Reservation
 
@@ -40,7 +40,7 @@ class Fleet:
     def boot(self, public_address: str = "203.0.113.1") -> None:
         """Let the newest instance run."""
         slot = self.slots[-1]
-        kind = {"type": "c5.large", "zone": "a", "lifecycle": Lifecycle.ON_DEMAND}
+        kind = {"type": "c5.large", "zone": "a", "spot": False}
         addresses = {"private_address": "10.0.0.1", "public_address": public_address}
         slot.running.set_result(Instance(id=slot.id, state="running", launched=0.0, **kind, **addresses))
 

@@ -10,17 +10,17 @@ import pytest
 
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.options import Ec2Options
-from estimators.backends.ec2.requests import FleetAnswer, Search, Shortage
+from estimators.backends.ec2.requests import FleetAnswer, Refusal
 
-PLACES = (("eu-west-1a", "subnet-a"), ("eu-west-1b", "subnet-b"))
 TAGS = {"fleetfit:job": "job"}
 SPOT = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
 
 
-def search(**wanted: Any) -> list[dict[str, Any]]:
+def search(*, fallback: bool = False, **wanted: Any) -> list[dict[str, Any]]:
     """The requests of one pass."""
-    given = {"types": ("g5.xlarge", "g4dn.2xlarge"), "places": PLACES, "spot": True, **wanted}
-    return Search(**given).requests("lt-1", TAGS)
+    options = Ec2Options(on_demand_fallback=fallback)
+    given = {"types": ("g5.xlarge", "g4dn.2xlarge"), "subnets": ("subnet-a", "subnet-b"), **wanted}
+    return requests.fleet_requests(options, template="lt-1", tags=TAGS, **given)
 
 
 def template(**options: Any) -> dict[str, Any]:
@@ -41,7 +41,7 @@ def test_elastic_hosts_on_spot_capacity_come_from_all_pools() -> None:
             "Type": "instant",
             "LaunchTemplateConfigs": [
                 {
-                    "LaunchTemplateSpecification": {"LaunchTemplateId": "lt-1", "Version": "1"},
+                    "LaunchTemplateSpecification": {"LaunchTemplateName": "lt-1", "Version": "1"},
                     "Overrides": [
                         {"InstanceType": kind, "SubnetId": subnet}
                         for kind in ("g5.xlarge", "g4dn.2xlarge")
@@ -76,9 +76,9 @@ def test_a_gang_is_all_or_none_in_one_zone() -> None:
 
 
 def test_a_base_of_hosts_is_on_demand() -> None:
-    [asked] = search(hosts=4, on_demand_base=1)
+    [asked] = search(hosts=4, on_demand=1)
     assert asked["OnDemandOptions"] == {"AllocationStrategy": "lowest-price"}
-    assert "SpotOptions" not in search(hosts=2, spot=False)[0]
+    assert "SpotOptions" not in search(hosts=2, on_demand=2)[0]
 
 
 def test_every_request_is_one_that_botocore_takes() -> None:
@@ -91,7 +91,7 @@ def test_every_request_is_one_that_botocore_takes() -> None:
     model = client.meta.service_model
     data = template(volume_gb=50, instance_profile="arn:aws:iam::1:instance-profile/p")
     cases = [
-        ("CreateFleet", search(hosts=4, on_demand_base=1, together=True, max_total_price=2.0)[0]),
+        ("CreateFleet", search(hosts=4, on_demand=1, together=True, max_total_price=2.0)[0]),
         ("CreateLaunchTemplate", {"LaunchTemplateName": "name", "LaunchTemplateData": data}),
     ]
     for operation, arguments in cases:
@@ -118,7 +118,7 @@ def test_a_success_may_hold_less_than_was_asked_for_with_the_reasons() -> None:
         }
     )
     assert answer.launched == ("i-1", "i-2", "i-3")
-    assert [str(shortage) for shortage in answer.shortages] == ["g5.xlarge in eu-west-1b: InsufficientInstanceCapacity"]
+    assert [str(refusal) for refusal in answer.refusals] == ["g5.xlarge in eu-west-1b: InsufficientInstanceCapacity"]
     assert answer.hopeless is None
 
 
@@ -138,7 +138,7 @@ def test_an_empty_answer_is_read_too(response: dict[str, Any]) -> None:
     ],
 )
 def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: str | None) -> None:
-    answer = FleetAnswer(shortages=tuple(Shortage(code=code, text="") for code in codes))
+    answer = FleetAnswer(refusals=tuple(Refusal(code=code, text="") for code in codes))
     assert (answer.hopeless.code if answer.hopeless else None) == hopeless
 
 
@@ -152,8 +152,8 @@ def test_what_waiting_does_not_end_is_told_at_once(codes: list[str], hopeless: s
     ],
 )  # fmt: skip
 def test_a_lack_of_capacity_is_waited_for(code: str) -> None:
-    shortage = Shortage(code=code, text="")
-    assert shortage.passes and not shortage.of_request
+    refusal = Refusal(code=code, text="")
+    assert refusal.passes and refusal.lacks_capacity
 
 
 @pytest.mark.parametrize(
@@ -165,8 +165,8 @@ def test_a_lack_of_capacity_is_waited_for(code: str) -> None:
     ],
 )  # fmt: skip
 def test_a_failed_request_is_waited_for_and_is_no_lack_of_capacity(code: str) -> None:
-    shortage = Shortage(code=code, text="")
-    assert shortage.passes and shortage.of_request
+    refusal = Refusal(code=code, text="")
+    assert refusal.passes and not refusal.lacks_capacity
 
 
 @pytest.mark.parametrize(
@@ -177,15 +177,15 @@ def test_a_failed_request_is_waited_for_and_is_no_lack_of_capacity(code: str) ->
     ],
 )  # fmt: skip
 def test_a_limit_of_the_account_does_not_end_by_itself(code: str) -> None:
-    shortage = Shortage(code=code, text="No.")
-    assert not shortage.passes and not shortage.of_request and "Service Quotas" in shortage.explain()
+    refusal = Refusal(code=code, text="No.")
+    assert not refusal.passes and not refusal.lacks_capacity and "Service Quotas" in refusal.explain()
 
 
 @pytest.mark.parametrize(
     ("code", "remedy"), [("InvalidAMIID.NotFound", "'ami'"), ("UnauthorizedOperation", "docs/ec2.md")]
 )
 def test_what_is_told_has_a_remedy(code: str, remedy: str) -> None:
-    assert remedy in Shortage(code=code, text="No.").explain()
+    assert remedy in Refusal(code=code, text="No.").explain()
 
 
 def test_a_gang_looks_for_one_type_then_for_several_then_on_demand() -> None:
@@ -197,7 +197,7 @@ def test_a_gang_looks_for_one_type_then_for_several_then_on_demand() -> None:
 
 
 def test_a_gang_of_both_kinds_looks_zone_by_zone() -> None:
-    found = search(hosts=3, types=("a.b",), on_demand_base=1, together=True)
+    found = search(hosts=3, types=("a.b",), on_demand=1, together=True)
     assert [one["LaunchTemplateConfigs"][0]["Overrides"] for one in found] == [
         [{"InstanceType": "a.b", "SubnetId": "subnet-a"}],
         [{"InstanceType": "a.b", "SubnetId": "subnet-b"}],
@@ -205,22 +205,17 @@ def test_a_gang_of_both_kinds_looks_zone_by_zone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("spot", "base", "on_demand", "others"),
-    [(False, 0, 2, "on-demand"), (True, 0, 0, "spot"), (True, 1, 1, "spot"), (True, 5, 2, "on-demand")],
+    ("base", "on_demand", "others"),
+    [(2, 2, "on-demand"), (0, 0, "spot"), (1, 1, "spot"), (5, 2, "on-demand")],
 )
-def test_how_many_hosts_are_on_demand(spot: bool, base: int, on_demand: int, others: str) -> None:
-    [found] = search(hosts=2, types=("a.b",), spot=spot, on_demand_base=base)
+def test_how_many_hosts_are_on_demand(base: int, on_demand: int, others: str) -> None:
+    [found] = search(hosts=2, types=("a.b",), on_demand=base)
     assert found["TargetCapacitySpecification"] == {
         "TotalTargetCapacity": 2,
         "OnDemandTargetCapacity": on_demand,
         "SpotTargetCapacity": 2 - on_demand,
         "DefaultTargetCapacityType": others,
     }
-
-
-def test_waits_grow_to_a_bound_and_do_not_keep_step() -> None:
-    assert [requests.wait_before(number, chance=0.5) for number in (1, 2, 3, 4, 5, 50)] == [5, 10, 20, 40, 60, 60]
-    assert requests.wait_before(1, chance=0.0) == 3.75 and requests.wait_before(1, chance=1.0) == 6.25
 
 
 def test_a_host_has_its_key_and_its_timer_before_sshd_runs() -> None:
