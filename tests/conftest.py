@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import importlib.util
 import os
 import shutil
@@ -32,6 +33,9 @@ pytest_plugins = ["homes", "installations", "loops"]
 settings.register_profile("fleetfit", deadline=None)
 settings.load_profile("fleetfit")
 
+# Collecting thousands of tests makes many objects and no garbage.
+gc.set_threshold(100_000)
+
 # A job is many short processes: without bytecode each would compile all of our modules again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
@@ -44,6 +48,11 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put what takes long first, so that no process has it left at the end."""
     items.sort(key=lambda item: turns.order(item.nodeid))
+
+
+def pytest_collection_finish() -> None:
+    """Look for garbage only among what the tests make."""
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

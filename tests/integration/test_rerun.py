@@ -30,9 +30,9 @@ DEADLY = "import os\ndef test_deadly():\n    if 'PYTEST_XDIST_WORKER' in os.envi
 SKIPPED_THEN = """
 import os, pytest
 def test_gone():
-    if os.path.exists("seen"):
+    if os.path.exists("failed"):
         pytest.skip("the engine is gone")
-    open("seen", "w").close()
+    open("failed", "w").close()
     assert 0
 """
 
@@ -67,17 +67,20 @@ def test_one_that_fails_once_is_green_and_named(way: tuple[str, ...], tmp_path: 
 
 
 @WAYS
-@pytest.mark.parametrize(
-    "files",
-    [
-        pytest.param({"flaky": FLAKY, "broken": BROKEN}, id="another one fails twice"),
-        pytest.param({"flaky": FLAKY, "unread": "("}, id="a file cannot be read"),
-        pytest.param({"gone": SKIPPED_THEN}, id="it is skipped at the second time"),
-    ],
-)
-def test_it_is_red_where(files: dict[str, str], way: tuple[str, ...], tmp_path: Path) -> None:
-    code, said = run(tmp_path, files, *way)
-    assert code == (2 if "unread" in files and "no:xdist" in way else 1), said
+def test_it_is_red_where_another_one_fails_twice_or_is_skipped_at_the_second_time(
+    way: tuple[str, ...], tmp_path: Path
+) -> None:
+    code, said = run(tmp_path, {"flaky": FLAKY, "broken": BROKEN, "gone": SKIPPED_THEN}, *way)
+    assert code == 1, said
+    assert "FLAKY test_flaky.py::test_flaky" in said
+    assert "FAILED TWICE test_broken.py::test_broken" in said
+    assert "FAILED TWICE test_gone.py::test_gone" in said
+
+
+@WAYS
+def test_it_is_red_where_a_file_cannot_be_read(way: tuple[str, ...], tmp_path: Path) -> None:
+    code, said = run(tmp_path, {"flaky": FLAKY, "unread": "("}, *way)
+    assert code == (2 if "no:xdist" in way else 1), said
 
 
 @WAYS

@@ -401,14 +401,28 @@ def _is_slurms(one: Process) -> bool:
     )
 
 
+def _of_home(home: str) -> list[Process]:
+    """Living processes of a home's jobs, and importers, which may be of any.
+
+    Most processes of a machine are neither, and only one of their files is read.
+    """
+    signs = (f"FLEETFIT_HOME={home}\0".encode(), f"{variables.IMPORTER}=".encode())
+    found = []
+    for pid in _pids():
+        try:
+            environ = Path(f"/proc/{pid}/environ").read_bytes() + b"\0"
+        except OSError:  # it has ended, or is somebody else's
+            continue
+        if any(sign in environ for sign in signs) and (one := process(pid)) is not None:
+            found.append(one)
+    return found
+
+
 def marked(name: str) -> list[Process]:
     """Living processes that carry the job's mark, of jobs in this test's home."""
     found = []
-    for pid in _pids():
-        one = process(pid)
-        if one is None:
-            continue
-        home = os.environ["FLEETFIT_HOME"]
+    home = os.environ["FLEETFIT_HOME"]
+    for one in _of_home(home):
         ours = one.environ.get("FLEETFIT_JOB") == name and one.environ.get("FLEETFIT_HOME") == home
         if ours or one.folder.startswith(f"{home}/jobs/{name}/"):
             found.append(one)
@@ -538,19 +552,15 @@ def await_terminal(job: TrainingJob) -> str:
 
 def kill_everything_of(home: Path) -> None:
     """Kill what still runs of the jobs of a home."""
-    # Tuning jobs first, which start others.
-    order = sorted(
-        _pids(), key=lambda pid: "estimators.tuning.process" not in (one.argv if (one := process(pid)) else ())
-    )
-    for pid in order:
-        one = process(pid)
-        if one is not None and one.environ.get("FLEETFIT_HOME") == str(home) and pid != os.getpid() and not one.is_kept:
+    for one in sorted(_of_home(str(home)), key=lambda one: "estimators.tuning.process" not in one.argv):
+        # Tuning jobs first, which start others.
+        if one.environ.get("FLEETFIT_HOME") == str(home) and one.pid != os.getpid() and not one.is_kept:
             supervises = any(
                 name in " ".join(one.argv) for name in ("estimators.supervisor.main", "estimators.tuning.process")
             )
             if supervises or one.imports or "FLEETFIT_JOB" in one.environ:
                 with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+                    os.kill(one.pid, signal.SIGKILL)
                     leaks.jobs_were_killed()
 
 

@@ -54,7 +54,7 @@ class Ended:
 
 
 def environment(**changes: str) -> dict[str, str]:
-    """A quiet environment without another cluster's traces."""
+    """A quiet environment without another cluster's traces; with one Keras, so that all are forked from one process."""
     own = {
         name: value
         for name, value in os.environ.items()
@@ -64,6 +64,7 @@ def environment(**changes: str) -> dict[str, str]:
         **own,
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "TF_ENABLE_ONEDNN_OPTS": "0",
+        "TF_USE_LEGACY_KERAS": "1",
         "CUDA_VISIBLE_DEVICES": "",
         "PYTHONPATH": PYTHONPATH,
         # A program of MPI's that runs alone looks for its helpers there.

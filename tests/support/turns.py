@@ -27,6 +27,8 @@ _LARGE = re.compile(
 )
 #: Those that train, but use less than half a core.
 _WAITING = re.compile(r"training/(checkpoint/test_(keras|kills)|cluster/test_elastic(_members)?)\.py")
+#: Those of one file, and so of one process, that take minutes.
+_LONG = re.compile(r"integration/docs/")
 #: What starts an engine, by the test's file or the place that is its parameter; the first that fits counts.
 _ENGINES = {
     "ray": re.compile(r"/test_(elastic_)?ray(_dispatcher|_tune)?\.py|\[ray\b"),
@@ -75,7 +77,7 @@ def order(test: str) -> int:
         return 2 if is_large(test) else 1
     if is_large(test):
         return 0
-    if _WAITING.search(test) is not None:
+    if _WAITING.search(test) or _LONG.search(test):
         return 1
     return 4 if "tests/unit/" in test else 3
 

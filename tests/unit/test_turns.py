@@ -10,13 +10,14 @@ RAY = "tests/integration/cluster/test_ray.py::test_a"
 RAY_TRAINS = "tests/training/cluster/test_elastic_ray.py::test_a"
 SLURM = "tests/integration/cluster/test_ranks.py::test_a[slurm]"
 WAITS = "tests/training/cluster/test_elastic.py::test_a"
+LONG = "tests/integration/docs/test_documents.py::test_a[README]"
 PLAIN = "tests/integration/cluster/test_ranks.py::test_a[process]"
 UNIT = "tests/unit/test_turns.py::test_a"
 
 
 def test_what_takes_both_cores_begins_and_is_the_last_of_its_engine() -> None:
-    found = [UNIT, PLAIN, RAY_TRAINS, RAY, WAITS, TRAINS]
-    assert sorted(found, key=turns.order) == [TRAINS, RAY, WAITS, RAY_TRAINS, PLAIN, UNIT]
+    found = [UNIT, PLAIN, RAY_TRAINS, RAY, WAITS, LONG, TRAINS]
+    assert sorted(found, key=turns.order) == [TRAINS, RAY, WAITS, LONG, RAY_TRAINS, PLAIN, UNIT]
     assert turns.is_large(TRAINS) and not turns.is_large(WAITS) and turns.group(WAITS) == WAITS.partition("::")[0]
     assert turns.group(RAY) == turns.group(RAY_TRAINS) == "ray" and turns.group(SLURM) == "machines"
     assert turns.group(TRAINS, 1) == "large 0" and turns.group(PLAIN) == "tests/integration/cluster/test_ranks.py"

@@ -259,6 +259,7 @@ def check_a_save_can_be_asked_for(folder: Path) -> None:
 
 
 def check_optimizers(folder: Path) -> None:
+    """Each step is eager: nothing of this is in a graph, and one for each optimizer would take most of the time."""
     optimizers = keras.optimizers
     makers: dict[str, Callable[[], Any]] = {
         "average": lambda: optimizers.AdamW(0.01, use_ema=True),
@@ -268,7 +269,7 @@ def check_optimizers(folder: Path) -> None:
     if LEGACY:
         makers["old"] = lambda: optimizers.legacy.Adam(0.01, amsgrad=True)
     for name, maker in makers.items():
-        model, again = make_model(maker()), make_model(maker())
+        model, again = (make_model(maker(), run_eagerly=True) for _ in range(2))
         for _ in range(2):
             model.train_on_batch(X, Y)
         with Checkpointer(folder / name) as checkpointer:

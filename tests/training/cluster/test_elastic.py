@@ -169,6 +169,7 @@ def test_horovods_own_elastic_scripts_go_on_from_their_commit_when_a_host_is_los
 
 
 DECIDING = """
+import aid
 from container import distributed
 cluster = distributed.init()
 import tensorflow as tf, tf_keras as keras

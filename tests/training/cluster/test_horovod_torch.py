@@ -66,6 +66,7 @@ report(
 #: Under mpirun its ranks change their weights after seven steps; its elastic state has no model.
 APART = """
 import torch
+import aid
 from container import distributed
 
 cluster = distributed.init(framework="torch")
@@ -234,7 +235,7 @@ def test_steps_outside_of_an_elastic_state_are_refused(make: clusters.Make) -> N
 def test_the_articles_script_trains_under_mpi(make: clusters.Make) -> None:
     strategy = MPI(processes_per_host=1)
     job = make.start(ARTICLE, kind=PyTorch, hosts=2, files=FILES, distribution=strategy, environment=ONE_THREAD)
-    until_epoch(job, 2, "algo-1", "algo-2")
+    until_epoch(job, 1, "algo-1", "algo-2")
     job.stop(wait=True)
     assert job.status == "Stopped"
 

@@ -7,21 +7,22 @@ from typing import Any
 
 import clusters
 import pytest
+import torch_scripts
 
 from estimators import PyTorch, TorchDistributed, TrainingJob, TrainingJobError
 
 pytestmark = pytest.mark.torch
 
-TRAIN = """
+TRAIN = (
+    torch_scripts.BEGIN
+    + """
 import os
-import torch
-import torch.distributed as dist
 from aid import report
 
 dist.init_process_group("gloo")
 drawn = torch.rand(1).item()
 model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
-optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+optimizer = optim.SGD(model.parameters(), lr=0.1)
 for step in range(5):
     optimizer.zero_grad()
     model(torch.full((8, 4), float(dist.get_rank()))).mean().backward()
@@ -32,23 +33,24 @@ report(
     environment={name: os.environ[name] for name in names},
 )
 """
+)
 
-FAILS = """
-import torch
-import torch.distributed as dist
-
+FAILS = (
+    torch_scripts.BEGIN
+    + """
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
 if dist.get_rank() == 1:
     raise ValueError("the second rank gives up")
 dist.all_reduce(torch.ones(1))
 """
+)
 
 #: The second rank does not come to a collective of a group whose calls may take three seconds.
-STAYS_AWAY = """
+STAYS_AWAY = (
+    torch_scripts.BEGIN
+    + """
 import datetime
-import torch
-import torch.distributed as dist
 from aid import wait_for
 
 dist.init_process_group("gloo")
@@ -58,17 +60,20 @@ if dist.get_rank() == 1:
     wait_for("nothing", 300)
 dist.all_reduce(torch.ones(1), group=group)
 """
+)
 
-MUTE = """
-import torch.distributed as dist
-
+MUTE = (
+    torch_scripts.BEGIN
+    + """
 dist.init_process_group("gloo")
 """
+)
 
 
-API = """
+API = (
+    torch_scripts.BEGIN
+    + """
 import sys
-import torch
 from aid import report
 from container import distributed
 from container.checkpoint import Checkpointer
@@ -76,7 +81,7 @@ from container.checkpoint import Checkpointer
 cluster = distributed.init(framework="torch")
 records = torch.arange(22.0).reshape(11, 2)
 model = cluster.model(torch.nn.Linear(2, 1))
-optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
+optimizer = cluster.optimizer(optim.SGD(model.parameters(), lr=1e-4, momentum=0.9))
 loader = cluster.loader(records, global_batch_size=4, shuffle=True, seed=3)
 checkpointer = Checkpointer()
 parts = {"model": model, "optimizer": optimizer, "loader": loader}
@@ -101,17 +106,20 @@ cluster.export(model)
 weights = [value.tolist() for value in model.parameters()]
 report(seen=seen, restored=restored and restored.step, strategy=cluster.strategy, size=cluster.size, weights=weights)
 """
+)
 
-APART = """
-import torch
+APART = (
+    torch_scripts.BEGIN
+    + """
 from container import distributed
 
 cluster = distributed.init()
 model = torch.nn.Linear(2, 1)
-optimizer = cluster.optimizer(torch.optim.SGD(model.parameters(), lr=0.1))
+optimizer = cluster.optimizer(optim.SGD(model.parameters(), lr=0.1))
 model(torch.rand(3, 2)).mean().backward()
 optimizer.step()
 """
+)
 
 
 def events(job: TrainingJob, kind: str) -> list[dict[str, Any]]:

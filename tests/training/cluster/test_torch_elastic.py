@@ -7,6 +7,7 @@ import signal
 
 import clusters
 import pytest
+import torch_scripts
 from elastic_jobs import check, reports, sizes, until_size
 
 from estimators import ElasticTorchDistributed, PyTorch, TrainingJob, TrainingJobError
@@ -16,9 +17,10 @@ pytestmark = pytest.mark.torch
 
 #: Each record adds one to its own weight each time that it is trained on, so that the weights are the ledger: what was
 #: trained after the last checkpoint is not in the weights that are restored.
-LEDGER = """
+LEDGER = (
+    torch_scripts.BEGIN
+    + """
 import os
-import torch
 import aid
 from container import distributed
 from container.checkpoint import Checkpointer
@@ -27,7 +29,7 @@ RECORDS = 18
 cluster = distributed.init(framework="torch")
 model = cluster.model(torch.nn.Embedding(RECORDS, 1))
 torch.nn.init.zeros_(next(model.parameters()))
-optimizer = torch.optim.SGD(model.parameters(), lr=float(cluster.size))
+optimizer = optim.SGD(model.parameters(), lr=float(cluster.size))
 loader = cluster.loader(torch.arange(RECORDS), global_batch_size=6, shuffle=True, seed=7)
 parts = {"model": model, "optimizer": optimizer, "loader": loader}
 checkpointer = Checkpointer(keep=2)
@@ -57,12 +59,13 @@ aid.report(
     restarts=int(os.environ["TORCHELASTIC_RESTART_COUNT"]), run=os.environ["TORCHELASTIC_RUN_ID"],
 )
 """
+)
 
 #: The second of two ranks fails each time, before which the other one waits for it.
-FAILS = """
+FAILS = (
+    torch_scripts.BEGIN
+    + """
 import os
-import torch
-import torch.distributed as dist
 
 dist.init_process_group("gloo")
 dist.all_reduce(torch.ones(1))
@@ -70,6 +73,7 @@ if dist.get_rank() == 1:
     raise ValueError("start " + os.environ["TORCHELASTIC_RESTART_COUNT"] + " gives up")
 dist.all_reduce(torch.ones(1))
 """
+)
 
 
 def trained(make: clusters.Make, job: TrainingJob, size: int) -> None:

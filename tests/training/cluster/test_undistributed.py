@@ -133,7 +133,7 @@ model.fit(np.ones((8, 2)), np.ones((8, 1)), verbose=2)
     ids=["hvd.init", "Horovod's optimizer under Keras 3", "MultiWorkerMirrored, with the model outside"],
 )  # fmt: skip
 def test_ranks_that_joined_and_trained_apart(script: str, distribution: Any, words: str, make: clusters.Make) -> None:
-    job = make.run(script, hosts=2, distribution=distribution, environment={"TF_USE_LEGACY_KERAS": "0"})
+    job = make.run(script, hosts=2, distribution=distribution)  # Keras 3 is the default
     assert job.status == "Completed"
     [text] = noticed(job)
     assert text.startswith(APART) and words in text

@@ -14,6 +14,17 @@ pytestmark = pytest.mark.tensorflow
 CHECKS = 20
 
 
+#: Reads the whole model that rank 0 has saved, where there is nothing of ours.
+READS = """
+import sys
+sys.modules["container"] = None
+import {flavour} as keras
+model = keras.models.load_model(sys.argv[1])
+assert type(model.optimizer) is keras.optimizers.Adam, type(model.optimizer)
+assert int(model.optimizer.iterations) > 0
+"""
+
+
 def environment(flavour: str) -> dict[str, str]:
     """What chooses that Keras."""
     return {"TF_USE_LEGACY_KERAS": "1" if flavour == "tf_keras" else "0"}
@@ -27,11 +38,18 @@ def checked(ended: launching.Ended, *ranks: int) -> None:
         assert sum(line.startswith("check_") for line in ended.text.splitlines()) >= CHECKS, ended.text
 
 
+def saved_model_is_read(flavour: str, folder: Path) -> None:
+    reads = ["-c", READS.format(flavour=flavour), str(folder / "whole.keras")]
+    ended = launching.alone(reads, **environment(flavour))
+    assert ended.code == 0, ended.text
+
+
 @launching.needs_horovod
 @pytest.mark.horovod
 @pytest.mark.parametrize("flavour", ["tf_keras", pytest.param("keras", marks=pytest.mark.soak)])
 def test_horovod(flavour: str, tmp_path: Path) -> None:
     checked(launching.mpirun(2, [str(launching.CHECKS), flavour, str(tmp_path)], **environment(flavour)), 0, 1)
+    saved_model_is_read(flavour, tmp_path)
 
 
 @pytest.mark.parametrize("flavour", [pytest.param("tf_keras", marks=pytest.mark.soak), "keras"])
@@ -44,6 +62,7 @@ def test_collective(flavour: str, tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_one_process(tmp_path: Path) -> None:
     checked(launching.alone([str(launching.CHECKS), "tf_keras", str(tmp_path)], **environment("tf_keras")), 0)
+    saved_model_is_read("tf_keras", tmp_path)
 
 
 def test_who_did_not_come_is_named() -> None:

@@ -19,10 +19,11 @@ from container.distributed.core.collectives import Alone
 from container.distributed.torch.cluster import TorchCluster
 from container.distributed.torch.loader import TorchLoader
 from container.formats import RecordFormat
-from container.pipe_dataset import PipeModeIterable
 
 if TYPE_CHECKING:
     import torch
+
+    from container.pipe_dataset import PipeModeIterable
 
 pytestmark = pytest.mark.torch
 
@@ -30,8 +31,10 @@ pytestmark = pytest.mark.torch
 @pytest.fixture(autouse=True, scope="module")
 def torch_is_imported() -> None:
     """Import torch for these tests: every process of a run loads this file, and one runs them."""
-    global torch
+    global PipeModeIterable, torch
     import torch
+
+    from container.pipe_dataset import PipeModeIterable
 
 
 class Rank(Alone):
