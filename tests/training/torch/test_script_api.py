@@ -327,6 +327,49 @@ def test_a_model_with_its_optimizer_and_the_rate_of_another_size(tmp_path: Path)
     )
 
 
+def scheduled(kind: str, rate: float) -> dict[str, Any]:
+    module = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+    schedules = torch.optim.lr_scheduler
+    scheduler = {
+        "step": lambda: schedules.StepLR(optimizer, 3),
+        "lambda": lambda: schedules.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
+        "cosine": lambda: schedules.CosineAnnealingLR(optimizer, 12),
+        "one cycle": lambda: schedules.OneCycleLR(optimizer, max_lr=rate, total_steps=12),
+        "cyclic": lambda: schedules.CyclicLR(optimizer, rate / 10, rate, step_size_up=4),
+        "warm-up": lambda: schedules.SequentialLR(
+            optimizer, [schedules.LinearLR(optimizer, 0.1, total_iters=4), schedules.StepLR(optimizer, 2)], [4]
+        ),
+    }[kind]()
+    # The scheduler comes first, because the order must not matter.
+    return {"scheduler": scheduler, "module": module, "optimizer": optimizer}
+
+
+def rates(parts: dict[str, Any], epochs: int) -> list[float]:
+    found = []
+    for _ in range(epochs):
+        parts["optimizer"].step()
+        parts["scheduler"].step()
+        assert parts["scheduler"].get_last_lr() == [parts["optimizer"].param_groups[0]["lr"]]
+        found.append(parts["optimizer"].param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["step", "lambda", "cosine", "one cycle", "cyclic", "warm-up"])
+def test_a_schedule_continues_at_its_place_with_the_rate_of_another_size(tmp_path: Path, kind: str) -> None:
+    parts, later = scheduled(kind, 0.1), scheduled(kind, 0.2)
+    rates(parts, 5)
+    expected = rates(scheduled(kind, 0.2), 10)
+    with checkpointer(tmp_path) as saving:
+        saving.save(parts, epoch=5)
+    with checkpointer(tmp_path, learning_rate="current") as restoring:
+        restored = restoring.restore(later)
+    assert restored is not None and restored.rate_kept
+    assert later["optimizer"].param_groups[0]["lr"] == pytest.approx(expected[4])
+    assert later["scheduler"].get_last_lr() == [later["optimizer"].param_groups[0]["lr"]]
+    assert rates(later, 5) == pytest.approx(expected[5:])
+
+
 def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:
     model, optimizer = trained(1)
     with checkpointer(tmp_path) as saving:
