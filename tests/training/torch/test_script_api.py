@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -217,6 +218,19 @@ def test_a_stream_that_is_used_up_is_named() -> None:
     assert [len(batch) for batch in loader] == [4, 4, 2]
     with pytest.raises(ValueError, match=r"no records in epoch 1\. Each call of its __iter__ must return a new"):
         list(loader)
+
+
+def test_an_epoch_without_the_records_of_an_earlier_iteration_is_told() -> None:
+    (loader,) = loaders(1)
+    before = loader.state_dict()
+    next(iter(loader))  # to look at the shape of a batch, for example
+    with pytest.warns(UserWarning, match="continues epoch 0 after the first 8 records, because an earlier iteration"):
+        assert sum(len(batch) for batch in loader) == 15
+    next(iter(loader))
+    loader.load_state_dict(before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [sum(len(batch) for batch in loader) for _ in range(2)] == [23, 23]
 
 
 def trained(seed: int, steps: int = 3) -> tuple[Any, Any]:
