@@ -202,6 +202,10 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),
+        (
+            "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3969.",
+            "that rank has ended earlier",
+        ),
         ("addresses of (algo-1, 29500) cannot be retrieved (gai error: -2 - Name or", "FLEETFIT_MASTER_ADDR, for"),
         ("ssh: Could not resolve hostname algo-2: Name or service not known", "FLEETFIT_MASTER_ADDR, for"),
     ],
