@@ -122,12 +122,18 @@ class StateDicts:
         for name in modules:
             _compare(name, self._objects[name].state_dict(), states[name])
         # The modules, which have been compared, come last: an optimizer refuses another number of parameters, and then
-        # nothing has been changed yet.
-        names = [name for name in self._objects if name not in modules] + modules
+        # nothing has been changed yet. Optimizers come before their schedulers, which show the optimizers' rates.
+        optimizers = [name for name, value in self._objects.items() if getattr(value, "param_groups", None)]
+        others = [name for name in self._objects if name not in optimizers and name not in modules]
+        names = [*optimizers, *others, *modules]
         for index, name in enumerate(names):
             value = self._objects[name]
-            groups = getattr(value, "param_groups", None)
-            rates = [group.get("lr") for group in groups] if groups and keep_rate else []
+            if keep_rate and name in optimizers:
+                kept = _keep_rates(states[name], value.param_groups) or kept
+            elif keep_rate and _is_scheduler(value):
+                _keep_base_rates(
+                    states[name], value.state_dict(), [group["lr"] for group in value.optimizer.param_groups]
+                )
             try:
                 value.load_state_dict(states[name])
             except Exception as error:
@@ -138,9 +144,56 @@ class StateDicts:
                 changed = names[: index + (not checks_first)]
                 reason = str(error).removesuffix(".") or type(error).__name__
                 raise CheckpointMismatchError(f"the checkpoint does not match {name}: {reason}.", changed) from error
-            for group, rate in zip(value.param_groups if rates else (), rates, strict=False):
-                group["lr"], kept = rate, True
         return kept
+
+
+def _is_scheduler(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.optim.lr_scheduler.LRScheduler)
+
+
+def _keep_rates(saved: Mapping[str, Any], groups: list[dict[str, Any]]) -> bool:
+    """Replace the learning rates in the saved state of an optimizer by the script's.
+
+    If a scheduler has changed the saved rate, the script's initial rate is changed in the same proportion. Otherwise
+    the training would start its schedule anew.
+
+    Args:
+        saved: The saved ``state_dict`` of the optimizer. It is changed in place.
+        groups: The optimizer's groups of parameters, before the restore.
+
+    Returns:
+        Whether a group has a learning rate.
+    """
+    kept = False
+    for theirs, ours in zip(saved.get("param_groups", ()), groups, strict=False):
+        if "lr" not in ours or "lr" not in theirs:
+            continue
+        kept = True
+        if theirs.get("initial_lr"):  # set by the schedulers that compute rates from an initial rate
+            initial = ours.get("initial_lr", ours["lr"])
+            theirs["lr"] = initial * (theirs["lr"] / theirs["initial_lr"])
+            theirs["initial_lr"] = initial
+            theirs.update((key, ours[key]) for key in ("max_lr", "min_lr") if key in theirs and key in ours)
+        else:
+            theirs["lr"] = ours["lr"]
+    return kept
+
+
+def _keep_base_rates(saved: dict[str, Any], ours: Mapping[str, Any], rates: list[Any]) -> None:
+    """Replace the rates from which a scheduler computes the learning rate by the script's. The place in the schedule is
+    the saved one.
+
+    Args:
+        saved: The saved ``state_dict`` of the scheduler. It is changed in place.
+        ours: The scheduler's ``state_dict`` before the restore.
+        rates: The optimizer's learning rates after the restore.
+    """
+    saved.update((key, ours[key]) for key in ("base_lrs", "max_lrs") if key in saved and key in ours)
+    if "_last_lr" in saved:
+        saved["_last_lr"] = list(rates)
+    for theirs, mine in zip(saved.get("_schedulers", ()), ours.get("_schedulers", ()), strict=False):
+        _keep_base_rates(theirs, mine, rates)
 
 
 def _unwrapped(value: Any) -> Any:

@@ -100,6 +100,11 @@ _SAID: tuple[tuple[str, str], ...] = (
         r"Address already in use",
         "another program holds the port: let the system choose a free port (port 0), or end that program.",
     ),
+    (
+        r"gloo/transport/[^\n]*Connection closed by peer",
+        "another rank closed its connection to this rank. If no other rank has failed, that rank has ended earlier "
+        "than this one: all ranks must make the same number of steps, and take part in the same collective operations.",
+    ),
 )
 
 #: Errors of Keras 2 scripts under Keras 3. The first is from Horovod's documented example; the last two are from

@@ -37,7 +37,10 @@ _HEADLINE = 300
 #: If a message's first line ends with one of these, the message continues on later lines.
 _OPENING = ("(", "[", "{")
 #: Matches a first line that only says where an exception was caught.
-_WRAPPER = re.compile(r"(?P<kind>[\w.]+): (?:(?P<tensorflow>in user code:)|Exception encountered when calling .*)$")
+_WRAPPER = re.compile(
+    r"(?P<kind>[\w.]+): (?:(?P<tensorflow>in user code:)|Exception encountered when calling .*"
+    r"|Caught \w+ in .* worker process \d+\.)$"
+)
 #: Matches a line that names an exception, and the line before the values that a layer has received.
 _NAMED = re.compile(r"\s*[A-Za-z_][\w.]*(?:Error|Exception|Warning|Interrupt|Exit): \S")
 _RECEIVED = re.compile(r"\b[Aa]rguments received by ")
@@ -192,13 +195,17 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
     if last is None or not kind or last.startswith((kind, kind.rpartition(".")[2])):
         return last
     words = str((exception or {}).get("message") or "").strip().partition("\n")[0]
-    return cut(f"{kind}: {words}", _HEADLINE) if words else last
+    if not words or _WRAPPER.match(f"{kind}: {words}"):
+        return last
+    return cut(f"{kind}: {words}", _HEADLINE)
 
 
 def _cause_of(said: str, kind: str, lines: Sequence[str]) -> str:
-    """Return the line of a message of Keras or TensorFlow that names the cause. The first line only names the place.
+    """Return the line of a message of Keras, TensorFlow or PyTorch that names the cause. The first line only names the
+    place.
 
-    TensorFlow shows the exception itself in a later line. Keras shows the message of the exception in bold.
+    TensorFlow and PyTorch's DataLoader show the exception itself in a later line. Keras shows the message of the
+    exception in bold.
 
     Args:
         said: The first line.

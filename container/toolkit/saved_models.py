@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 #: Suffixes of model files. A folder that contains :data:`_SAVED_MODEL` is also a model.
-_SUFFIXES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".safetensors")
+_SUFFIXES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".ckpt", ".safetensors")
 _SAVED_MODEL = "saved_model.pb"
 #: Limits of the search: depth of folders, and total number of entries.
 _DEPTH = 4

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -102,6 +103,7 @@ class TorchLoader:
         self._seed = int(seed)
         self.epoch = 0
         self.position = 0
+        self._restored = 0  # the position at which an iteration may begin
         self.weight = 1.0
         self._settled = False
         self._stream = dataset if streams else None
@@ -122,6 +124,8 @@ class TorchLoader:
         return self._dealing(self._records).steps
 
     def __iter__(self) -> Iterator[Any]:
+        if self.position != self._restored:
+            self._warn_of_earlier_iteration()
         durations = Durations()
         began = last = spoke = time.monotonic()
         first, steps = self.position, 0
@@ -143,7 +147,7 @@ class TorchLoader:
                 "new iterator."
             )
         seconds, records = round(last - began, 6), self.position - first
-        self.epoch, self.position = self.epoch + 1, 0
+        self.epoch, self.position, self._restored = self.epoch + 1, 0, 0
         told = {"epoch": self.epoch, "steps": steps, "seconds": seconds, "batch_size": self._per_step}
         events.emit("steps", **told, durations=durations.to_dict())
         if steps and self._collectives.rank == 0 and seconds:
@@ -162,6 +166,15 @@ class TorchLoader:
         dealing, rank = self._dealing(self._records), self._collectives.rank
         for step, batch in enumerate(self._loader):
             yield batch, len(dealing.share(rank, step)), dealing.after(step + 1) - dealing.after(step)
+
+    def _warn_of_earlier_iteration(self) -> None:
+        """Warn that an epoch lacks the records of an earlier iteration, for example of ``next(iter(loader))``."""
+        warnings.warn(
+            f"this iteration over the loader continues epoch {self.epoch} after the first {self.position:,} records, "
+            "because an earlier iteration ended there. To look at a batch before the training, use the dataset, or "
+            "save loader.state_dict() before, and load it again.",
+            stacklevel=3,
+        )
 
     def _stepped(self, durations: Durations, last: float) -> float:
         """Record that the step of the last batch has ended. Return the current time."""
@@ -227,6 +240,7 @@ class TorchLoader:
                 f"shuffle={self._shuffle}, so the remaining records are not known."
             )
         self.epoch, self.position, self._seed = state["epoch"], state["position"], state["seed"]
+        self._restored = self.position
 
     def _dealing(self, records: int) -> Dealing:
         return Dealing(records=records, position=self.position, size=self._collectives.size, per_step=self._per_step)

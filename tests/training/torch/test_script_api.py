@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -222,6 +223,19 @@ def test_a_stream_that_is_used_up_is_named() -> None:
         list(loader)
 
 
+def test_an_epoch_without_the_records_of_an_earlier_iteration_is_told() -> None:
+    (loader,) = loaders(1)
+    before = loader.state_dict()
+    next(iter(loader))  # to look at the shape of a batch, for example
+    with pytest.warns(UserWarning, match="continues epoch 0 after the first 8 records, because an earlier iteration"):
+        assert sum(len(batch) for batch in loader) == 15
+    next(iter(loader))
+    loader.load_state_dict(before)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [sum(len(batch) for batch in loader) for _ in range(2)] == [23, 23]
+
+
 def trained(seed: int, steps: int = 3) -> tuple[Any, Any]:
     torch.manual_seed(seed)
     model = torch.nn.Sequential(torch.nn.Linear(4, 3), torch.nn.BatchNorm1d(3), torch.nn.Linear(3, 2))
@@ -328,6 +342,49 @@ def test_a_model_with_its_optimizer_and_the_rate_of_another_size(tmp_path: Path)
     assert equal(model.state_dict(), other.state_dict()) and equal(
         optimizer.state_dict()["state"], its.state_dict()["state"]
     )
+
+
+def scheduled(kind: str, rate: float) -> dict[str, Any]:
+    module = torch.nn.Linear(1, 1)
+    optimizer = torch.optim.SGD(module.parameters(), lr=rate, momentum=0.9)
+    schedules = torch.optim.lr_scheduler
+    scheduler = {
+        "step": lambda: schedules.StepLR(optimizer, 3),
+        "lambda": lambda: schedules.LambdaLR(optimizer, lambda epoch: 0.5**epoch),
+        "cosine": lambda: schedules.CosineAnnealingLR(optimizer, 12),
+        "one cycle": lambda: schedules.OneCycleLR(optimizer, max_lr=rate, total_steps=12),
+        "cyclic": lambda: schedules.CyclicLR(optimizer, rate / 10, rate, step_size_up=4),
+        "warm-up": lambda: schedules.SequentialLR(
+            optimizer, [schedules.LinearLR(optimizer, 0.1, total_iters=4), schedules.StepLR(optimizer, 2)], [4]
+        ),
+    }[kind]()
+    # The scheduler comes first, because the order must not matter.
+    return {"scheduler": scheduler, "module": module, "optimizer": optimizer}
+
+
+def rates(parts: dict[str, Any], epochs: int) -> list[float]:
+    found = []
+    for _ in range(epochs):
+        parts["optimizer"].step()
+        parts["scheduler"].step()
+        assert parts["scheduler"].get_last_lr() == [parts["optimizer"].param_groups[0]["lr"]]
+        found.append(parts["optimizer"].param_groups[0]["lr"])
+    return found
+
+
+@pytest.mark.parametrize("kind", ["step", "lambda", "cosine", "one cycle", "cyclic", "warm-up"])
+def test_a_schedule_continues_at_its_place_with_the_rate_of_another_size(tmp_path: Path, kind: str) -> None:
+    parts, later = scheduled(kind, 0.1), scheduled(kind, 0.2)
+    rates(parts, 5)
+    expected = rates(scheduled(kind, 0.2), 10)
+    with checkpointer(tmp_path) as saving:
+        saving.save(parts, epoch=5)
+    with checkpointer(tmp_path, learning_rate="current") as restoring:
+        restored = restoring.restore(later)
+    assert restored is not None and restored.rate_kept
+    assert later["optimizer"].param_groups[0]["lr"] == pytest.approx(expected[4])
+    assert later["scheduler"].get_last_lr() == [later["optimizer"].param_groups[0]["lr"]]
+    assert rates(later, 5) == pytest.approx(expected[5:])
 
 
 def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:

@@ -101,6 +101,18 @@ def test_the_headline_of_keras_is_the_cause(message: str, headline: str) -> None
     assert found == f"{headline} (exited with code 1)"
 
 
+@pytest.mark.parametrize("kind", ["ValueError", "RuntimeError"])  # PyTorch cannot make every exception again
+def test_the_headline_of_a_data_loader_is_the_exception_of_its_worker(kind: str) -> None:
+    message = (
+        "Caught ValueError in DataLoader worker process 1.\nOriginal Traceback (most recent call last):\n"
+        '  File "dataloader.py", line 3, in fetch\n    return self.dataset[index]\nValueError: record 17 is damaged'
+    )
+    text = TRACEBACK.replace("ValueError: no data", f"{kind}: {message}")
+    reported = exception(text, message) | {"type": kind}
+    found = reports.of_member(member(text, exit_code=1, exception=reported), "algo-1").message
+    assert found == "ValueError: record 17 is damaged (exited with code 1)"
+
+
 def test_what_times_out_apart_from_collectives_keeps_its_words() -> None:
     text = TRACEBACK.replace("no data", "Timed out waiting 2000ms for recv operation to complete")
     failure = reports.of_member(member(text, exit_code=1, exception=exception(text)), "algo-2")
@@ -202,6 +214,10 @@ def test_what_could_not_be_started_is_a_failure_of_the_launch() -> None:
         ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!", "backend='gloo'"),
         ("ResourceExhaustedError: OOM when allocating tensor", "smaller batch size"),
         ("OSError: [Errno 98] Address already in use", "port 0"),
+        (
+            "RuntimeError: [/gloo/transport/tcp/pair.cc:553] Connection closed by peer [127.0.0.1]:3969.",
+            "that rank has ended earlier",
+        ),
         ("addresses of (algo-1, 29500) cannot be retrieved (gai error: -2 - Name or", "FLEETFIT_MASTER_ADDR, for"),
         ("ssh: Could not resolve hostname algo-2: Name or service not known", "FLEETFIT_MASTER_ADDR, for"),
     ],
