@@ -90,6 +90,12 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
             near = _near(name, [option for option in options if option not in given]) if word in rest else None
             if near is not None:
                 yield name, f"the script's parser has no {name}, and returned it as unknown: did you mean {near}?"
+        elif action.nargs and value.startswith("[") and value.endswith("]") and values.get(action.dest) == [value]:
+            yield (
+                "",
+                f"{name} {value} is a single text in the script, whose parser takes several values for it. Pass the "
+                f"values with arguments=['{name}', …].",
+            )
         elif value.lower() in _FALSE:
             is_true = values.get(action.dest) is True
             if getattr(action, "type", None) is bool and is_true:

@@ -83,8 +83,7 @@ def run(args: argparse.Namespace) -> int:
         if not args.json:  # the notes below the table contain these warnings
             warnings.simplefilter("ignore", ComparisonWarning)
         if args.jobs:
-            # A job that is named twice is one run.
-            comparison = compare(*dict.fromkeys(map(jobnames.resolve_unless_path, args.jobs)), prices=prices)
+            comparison = compare(*map(jobnames.resolve_unless_path, args.jobs), prices=prices)
         else:
             inputs = parsing.inputs(args.input)
             comparison = compare(

@@ -287,10 +287,13 @@ def settle(job: TrainingJob) -> None:
 
 
 def _groups(found: Sequence[Sequence[Result]], names: Sequence[str | None]) -> list[Group]:
+    """Return the rows of the table. If the user has named a job twice, its row contains the job only once."""
     labels = _labels([results[0] for results in found])
     groups: dict[str, list[Result]] = {}
     for results, name, label in zip(found, names, labels, strict=True):
-        groups.setdefault(name if name is not None else label, []).extend(results)
+        row = groups.setdefault(name if name is not None else label, [])
+        known = {(result.job_name, result.created) for result in row if result.created is not None}
+        row += [result for result in results if (result.job_name, result.created) not in known]
     return [Group(name, tuple(results)) for name, results in groups.items()]
 
 

@@ -41,7 +41,8 @@ _ROOT = str(Path(__file__).resolve().parents[2])
 #: Program that runs the `main()` of a module. `python -m` is not used, because it would search for modules in the
 #: working directory first. `python FILE` would search in the file's folder first.
 _BOOT = """\
-import gc, sys
+import gc, signal, sys
+signal.pthread_sigmask(signal.SIG_SETMASK, [])  # the caller may have blocked signals
 gc.set_threshold(100_000)  # loading modules makes many objects and no garbage, and a job's start waits for it
 root = sys.argv.pop(1)
 if sys.path and not sys.path[0]:

@@ -152,7 +152,7 @@ class Source:
         return found
 
     def _missed(self) -> Iterator[str]:
-        """Yield a warning for each excluded ``.env`` file, and for the excluded Python and requirements files."""
+        """Yield a warning for each excluded ``.env`` file, and for the excluded modules and requirements files."""
         for file, names in self.listing.ignored.items():
             for name in names:
                 if name.rpartition("/")[2] in ignoring.NEVER:
@@ -161,7 +161,7 @@ class Source:
                         f"secrets in the job's environment. To include the file, add the line `!{name}` to "
                         f"{ignoring.OWN} in source_dir."
                     )
-            modules = [name for name in names if name.endswith((".py", "requirements.txt"))]
+            modules = [name for name in names if name.endswith((".py", "requirements.txt")) or self._has_modules(name)]
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
@@ -169,6 +169,14 @@ class Source:
                     f"To change this, edit or create the file {ignoring.OWN} in source_dir: this file replaces "
                     ".gitignore files."
                 )
+
+    def _has_modules(self, name: str) -> bool:
+        """Return whether an excluded path is a folder that the code could import: a folder with Python files."""
+        if not name.endswith("/") or not name.rstrip("/").rpartition("/")[2].isidentifier():
+            return False
+        top, _, rest = name.partition("/")
+        folders = [path / name if not root else path / rest for root, path in self.roots if root in ("", top)]
+        return any(True for folder in folders for _ in folder.glob("*.py"))
 
     def notes(self) -> list[str]:
         """Return one text for each kind of ignore file. The text lists the files that the ignore file excludes."""

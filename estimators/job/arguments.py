@@ -15,6 +15,7 @@ from typing import Any
 from container.contract.names import shown, unknown
 from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError, warn
 from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
+from estimators.job.secrets import mask_value
 
 
 class Treatment(enum.Enum):
@@ -434,7 +435,8 @@ def read_arguments(given: Mapping[str, Any], *, constructor: str, owners: Iterab
             raise ArgumentNameError(unknown(f"argument of {constructor}", name, names))
         if argument.treatment is Treatment.REFUSED:
             if not asks_for_nothing(argument, value):
-                raise UnsupportedError(f"{constructor}: {argument.name}={shown(value)} is refused: {argument.note}.")
+                masked = shown(mask_value(argument.name, value))
+                raise UnsupportedError(f"{constructor}: {argument.name}={masked} is refused: {argument.note}.")
             continue
         values[argument.name] = value
     return values

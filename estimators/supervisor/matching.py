@@ -11,11 +11,12 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from container.contract.names import cut
 from estimators.job.metrics import Line, MetricPattern
 from estimators.job.numbers import BESIDE_LIMIT, Caught
 
 if TYPE_CHECKING:
-    from regex._main import Pattern
+    from regex._main import Match, Pattern
 
 #: How long one pattern may search in each window of ``_WINDOW_LINES`` lines in total, in seconds.
 _SECONDS = 1.0
@@ -32,6 +33,8 @@ class _Pattern:
     compiled: Pattern[str]
     seconds_left: float = _SECONDS
     strikes: int = 0
+    #: Whether a warning has said that another group than the first has matched.
+    told: bool = False
 
 
 class Matching:
@@ -44,7 +47,8 @@ class Matching:
     def __init__(self, definitions: Sequence[MetricPattern]) -> None:
         self._patterns = [_Pattern(definition, definition.compile()) for definition in definitions]
         self._lines = 0
-        #: The warnings about patterns that took too long. The caller removes each warning that it has reported.
+        #: The warnings about patterns that took too long, or whose first group did not match. The caller removes each
+        #: warning that it has reported.
         self.warnings: list[str] = []
 
     def search(self, line: Line) -> Iterator[tuple[MetricPattern, Caught]]:
@@ -67,6 +71,8 @@ class Matching:
             pattern.seconds_left -= time.monotonic() - began
             if pattern.seconds_left <= 0:
                 self._strike(pattern)
+            if match is not None and match[1] is None and line.place is None:
+                self._warn_of_group(pattern, match)
             if match is not None and match[1] is not None:
                 start, end = match.span(1)
                 yield (
@@ -77,6 +83,18 @@ class Matching:
                         after=line.text[end : end + BESIDE_LIMIT] if end == match.end() else "",
                     ),
                 )
+
+    def _warn_of_group(self, pattern: _Pattern, match: Match[str]) -> None:
+        """Warn once if another group than the first has matched, for example in ``a: ([0-9.]+)|b: ([0-9.]+)``."""
+        if pattern.told or match.lastindex is None:
+            return
+        pattern.told = True
+        definition = pattern.definition
+        self.warnings.append(
+            f"metric {definition.name!r}: the regex {definition.regex!r} matched {cut(match[0], 80)!r} without its "
+            "first group. Only the first group can be the number: write alternatives as (?:a|b): ([0-9.]+), or as two "
+            "metric definitions of the same name."
+        )
 
     def _strike(self, pattern: _Pattern) -> None:
         """Stop searching for a slow pattern and warn.

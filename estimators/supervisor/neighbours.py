@@ -24,18 +24,19 @@ def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
     with contextlib.suppress(RecordError, OSError, KeyError, TypeError, AttributeError):
         facts = record.read_json(record.provenance_file)
         code, cwd = Path(facts["code"]), facts["caller"]["cwd"] or "/"
-        found = tuple(hint_at(hint, code, cwd) or hint for hint in failure.hints)
+        found = tuple(hint_at(hint, code, cwd, record.source_dir) or hint for hint in failure.hints)
         return dataclasses.replace(failure, hints=found)
     return failure
 
 
-def hint_at(hint: str, code: Path, cwd: str) -> str | None:
+def hint_at(hint: str, code: Path, cwd: str, sent: Path) -> str | None:
     """Return a better hint if a missing module is near the job's code.
 
     Args:
         hint: A hint from the host's toolkit, which knows only the files that were sent.
         code: The path of the entry point if only this file was sent. Otherwise, the path of the source folder.
         cwd: The caller's working directory.
+        sent: The folder of the job's copy of the code.
 
     Returns:
         The better hint. None if the hint names no missing module, or the module is not near the code.
@@ -44,6 +45,11 @@ def hint_at(hint: str, code: Path, cwd: str) -> str | None:
     if module is None:
         return None
     name = module.partition(".")[0]
+    if code.is_dir() and (excluded := _excluded(name, code, sent)) is not None:
+        return (
+            f"{excluded} is in {code.name}/, but was not sent, because .fleetfitignore or .gitignore excludes it. Edit "
+            "or create .fleetfitignore in the source folder: this file replaces .gitignore files."
+        )
     near = next((path for path in (code.parent / f"{name}.py", code.parent / name) if _is_there(path)), None)
     if near is None:
         return None
@@ -59,6 +65,14 @@ def hint_at(hint: str, code: Path, cwd: str) -> str | None:
         f"{near.name} is next to {code.name}/, but only {code.name}/ was sent. To send {near.name} too, set "
         f"dependencies=[{path!r}] (--dependency {path})."
     )
+
+
+def _excluded(name: str, code: Path, sent: Path) -> Path | None:
+    """Return the path of a module in the source folder or in one of its subfolders, if the module was not sent."""
+    for path in (code / f"{name}.py", code / name, *code.glob(f"*/{name}.py"), *code.glob(f"*/{name}")):
+        if _is_there(path) and not (sent / path.relative_to(code)).exists():
+            return path.relative_to(code)
+    return None
 
 
 def _as_typed(path: Path, cwd: str) -> str:

@@ -116,7 +116,7 @@ def overlay(
         RequirementsError: the requirements cannot be installed.
     """
     try:
-        wanted = requirement_files.read(requirements) if requirements is not None else None
+        wanted = _read(requirements) if requirements is not None else None
         if project is not None and wanted is not None and _names(wanted, project):
             project = None  # `-e .` in the file: pip refuses to install one package twice
         if project is None and (wanted is None or wanted.count == 0):
@@ -155,6 +155,16 @@ def overlay(
 
 
 _ABSENT = Path()
+
+
+def _read(requirements: Path) -> Requirements:
+    try:
+        return requirement_files.read(requirements)
+    except OSError as error:
+        raise RequirementsError(
+            f"{requirements}: {os.path.normpath(error.filename or requirements)} cannot be read: {error.strerror}. The "
+            "files that -r and -c name must be part of the job's code, at paths relative to the file that names them."
+        ) from error
 
 
 def _names(wanted: Requirements, project: Path) -> bool:

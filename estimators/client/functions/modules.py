@@ -13,7 +13,7 @@ import importlib.util
 import pickletools
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ _OURS = frozenset({"container", "estimators", "fleetfit"})
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
-def travels(function: types.FunctionType) -> bool:
+def travels(function: Callable[..., Any]) -> bool:
     """Return whether a function is packed with its code, because no module contains it under its name.
 
     Any other function is packed as the name of its module and its own name.

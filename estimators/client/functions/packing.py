@@ -53,6 +53,9 @@ _IMAGE_PYTHON = re.compile(r"\.amazonaws\.com(?:\.cn)?/[^:]+:[^/]*-py(\d)(\d+)\b
 #: A callable of the user: a function, a method of an object, or a ``functools.partial`` of one of these.
 Function = Callable[..., Any]
 
+#: The type of functions that ``functools.lru_cache`` or ``functools.cache`` has decorated.
+_CachedFunction = type(functools.cache(lambda: None))
+
 #: The beginnings of the names of the instructions for operators.
 _OPERATORS = ("BINARY_", "COMPARE_", "CONTAINS_", "INPLACE_", "IS_", "UNARY_")
 
@@ -232,8 +235,16 @@ def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
         made, parts = reduce(code)
         return made, tuple(_shown_file(code.co_filename) if part == _NO_FILE else part for part in parts)
 
+    def with_cache(cached: Any) -> Any:
+        """Pack a function with ``functools.lru_cache`` and an empty cache. cloudpickle 3.1.3 packs only its name."""
+        if modules.travels(cached):
+            return functools.lru_cache(**cached.cache_parameters()), (cached.__wrapped__,)
+        return cached.__reduce__()
+
     class Pickler(cloudpickle.Pickler):
-        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child({types.CodeType: with_file})
+        dispatch_table = cloudpickle.Pickler.dispatch_table.new_child(
+            {types.CodeType: with_file, _CachedFunction: with_cache}
+        )
 
     with io.BytesIO() as file:
         Pickler(file).dump(value)
@@ -375,6 +386,8 @@ def captured(function: Function) -> Captured:
     waiting: list[Any] = [function]
     while waiting:
         one = waiting.pop(0)
+        if isinstance(one, _CachedFunction):
+            one = one.__wrapped__
         if id(one) in seen:
             continue
         seen.add(id(one))
@@ -399,6 +412,8 @@ def captured(function: Function) -> Captured:
         else:
             values.append((type(one).__name__, one))
         for key, value in found.items():
+            if isinstance(value, _CachedFunction) and modules.travels(value):
+                value = value.__wrapped__
             if isinstance(value, types.FunctionType) and modules.travels(value):
                 waiting.append(value)
             elif not isinstance(value, types.ModuleType):

@@ -16,6 +16,7 @@ from estimators.job.arguments import ARGUMENTS, Treatment, asks_for_nothing
 from estimators.job.errors import ConfigurationError
 from estimators.job.inputs import FileSystemInput, ShuffleConfig, TrainingInput
 from estimators.job.request import RunOptions
+from estimators.job.secrets import mask_value
 
 if TYPE_CHECKING:
     from estimators.client.estimator import Estimator
@@ -56,7 +57,7 @@ def check_names(document: Document) -> None:
         if name in _NOT_IN_FILES:
             raise ConfigurationError(f"{place}{name} is not available in job files: {_NOT_IN_FILES[name]}.")
         if argument is not None and argument.treatment is Treatment.REFUSED and not asks_for_nothing(argument, value):
-            raise ConfigurationError(f"{place}{name}={shown(value)} is refused: {argument.note}.")
+            raise ConfigurationError(f"{place}{name}={shown(mask_value(name, value))} is refused: {argument.note}.")
         if argument is None and name not in OWN_KEYS:
             former = next((item.name for item in ARGUMENTS if item.v1_name == name), None)
             if former is not None:

@@ -62,6 +62,19 @@ def test_hyperparameters_and_channels_are_its_arguments(tmp_path: Path) -> None:
     assert "self, rate: float" in described.read_text()
 
 
+def test_functions_with_a_cache_are_packed_too() -> None:
+    @functools.lru_cache(maxsize=3, typed=True)
+    def fibonacci(number: int) -> int:
+        return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
+
+    @functools.cache
+    def train(number: int) -> Any:
+        return fibonacci(number), fibonacci.cache_parameters(), fibonacci.__name__
+
+    fibonacci(5)
+    assert run(train, hyperparameters={"number": 20}).value() == (6765, {"maxsize": 3, "typed": True}, "fibonacci")
+
+
 def test_a_path_of_the_jobs_outputs_is_one_of_this_machine_and_what_cannot_be_packed_is_told_of() -> None:
     table = os.urandom(11_000_000)
 

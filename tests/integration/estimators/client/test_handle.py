@@ -348,3 +348,13 @@ def test_a_job_whose_output_nobody_reads_is_stopped(tmp_path: Path, chatty: bool
     process.wait(20)
     assert process.stderr is not None and b"BrokenPipeError" in process.stderr.read()
     assert attached().status == "Stopped"
+
+
+def test_signals_that_the_caller_blocks_are_not_blocked_in_the_job(tmp_path: Path) -> None:
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD, signal.SIGTERM])
+    try:
+        job = start("print('ready', flush=True)", tmp_path)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+    job.wait(timeout=30)
+    assert job.status == "Completed"

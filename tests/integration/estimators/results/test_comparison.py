@@ -41,6 +41,12 @@ def test_estimators_run_in_turns_and_failures_do_not_stop_the_others(
     assert "the engine does not answer" in str(comparison), "why one could not be started"
 
 
+def test_a_job_that_is_named_twice_is_one_run(fake: Callable[..., TensorFlow]) -> None:
+    job = fake("one", metrics={"loss": [0.5]}).fit(logs=False)
+    assert [len(group.results) for group in compare(job, job.name, job.result()).groups] == [1]
+    assert [len(group.results) for group in compare({"a": job, "b": job.name}).groups] == [1, 1]
+
+
 def test_an_interrupt_shows_the_runs_that_have_ended(
     fake: Callable[..., TensorFlow], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -18,6 +18,8 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--cache", action="store_false")
     parser.add_argument("--model_dim", type=int)
     parser.add_argument("--rate_1")
+    parser.add_argument("--layers", nargs="+")
+    parser.add_argument("--sizes", nargs="*", type=json.loads)
     parser.add_argument("--flag", type=lambda text: text == "True")
     return parser
 
@@ -32,7 +34,9 @@ def parser() -> argparse.ArgumentParser:
         (["--bf16", "False"], "--bf16 False is True in the script: its parser has type=bool"),
         (["--bf16=0"], "--bf16 0 is True in the script"),
         (["--fp16", "False"], "takes no value for it (store_true)"),
+        (["--layers", "['a', 'b']"], "--layers ['a', 'b'] is a single text in the script, whose parser takes several"),
         # These are as they were meant.
+        (["--layers", "a", "[b]", "--sizes", "[1, 2]"], ""),
         (["--bf16", "True", "--fp16", "True", "--cache", "False", "--flag", "False"], ""),
         (["--bf16", ""], ""),
         (["--model_dir", "/opt/ml/model", "--epochs", "3"], ""),

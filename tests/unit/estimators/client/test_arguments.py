@@ -172,3 +172,10 @@ def test_what_only_aws_can_do_is_refused_locally_by_name(item: Any) -> None:
     with pytest.raises(UnsupportedError, match="instance_type='local_process'"):
         TensorFlow(**values)
     assert getattr(TensorFlow(instance_type="ml.p3.2xlarge", **values), item.name)
+
+
+def test_a_refused_argument_shows_no_password() -> None:
+    git = {"repo": "https://me:hunter2@host/x.git", "password": "hunter2", "branch": "main"}
+    with pytest.raises(UnsupportedError, match=r"git_config=.*'branch': 'main'") as caught:
+        Estimator(entry_point="train.py", git_config=git)
+    assert "hunter2" not in str(caught.value)

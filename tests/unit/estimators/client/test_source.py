@@ -185,6 +185,18 @@ def test_the_entry_point_is_taken_whatever_is_ignored() -> None:
     assert "pkg/task.py" in copied(resolve("pkg.task", "code"))
 
 
+def test_an_ignored_package_is_told() -> None:
+    write("code/.gitignore", "models/\nlib/\nbuild/\nmy-venv/\n*.txt\n")
+    write("dep/.gitignore", "data/\n")
+    for name in ("code/models/net.py", "code/pkg/lib/a.py", "code/build/lib/b.py", "code/my-venv/c.py"):
+        write(name)
+    write("dep/data/d.py")
+    [said] = resolve("train.py", "code", ("dep",)).warnings()
+    assert said.startswith(
+        "source_dir: models/, pkg/lib/, requirements.txt, dep/data/ are not part of the job's code, because of .gitig"
+    )
+
+
 def test_secrets_in_env_are_sent_only_where_they_are_named() -> None:
     write("code/.env", "KEY=secret")
     code = resolve("train.py", "code")

@@ -36,6 +36,13 @@ def test_the_text_beside_a_group_is_known_unless_the_expression_matched_it() -> 
     assert (whole.before, whole.text, whole.after) == ("a loss: ", "2.5", "")
 
 
+def test_a_match_of_another_group_than_the_first_is_told_once() -> None:
+    search = Matching([MetricPattern("loss", "train: ([0-9.]+)|test: ([0-9.]+)"), MetricPattern("x", "x(=[0-9])?$")])
+    assert found(search, "train: 1", "test: 2", "test: 3", "x") == [("loss", "1")]
+    (warning,) = search.warnings
+    assert "metric 'loss'" in warning and "matched 'test: 2' without its first group" in warning
+
+
 def test_a_regex_that_takes_exponential_time_is_left_out_and_the_others_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(matching, "_SECONDS", 0.2)
     monkeypatch.setattr(matching, "_WINDOW_LINES", 3)
