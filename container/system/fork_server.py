@@ -36,7 +36,7 @@ class ForkServer(abc.ABC):
         processes.set_name(name)
         listener.setblocking(False)
         self._listener = listener
-        self.peers: dict[int, socket.socket] = {}  # by descriptor
+        self._peers: dict[int, socket.socket] = {}  # by descriptor
         self._forked: dict[int, socket.socket] = {}  # pid of a forked process -> connection of the client that asked
         self._poll = select.poll()
         self._poll.register(listener, select.POLLIN)
@@ -59,39 +59,42 @@ class ForkServer(abc.ABC):
                     os.read(read, 1 << 16)
                     with contextlib.suppress(ChildProcessError):
                         while (ended := os.wait4(-1, os.WNOHANG))[0]:
-                            self._ended(*ended)
+                            if sock := self._forked.pop(ended[0], None):  # otherwise, it was adopted
+                                self._ended(sock, *ended[1:])
                 elif fd == self._listener.fileno():
-                    self.accept()
-                elif fd in self.peers and (request := self._read(self.peers[fd])) is not None:
+                    self._accept()
+                elif fd in self._peers and (request := self._read(self._peers[fd])) is not None:
                     signal.set_wakeup_fd(-1)
                     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
                     os.close(read)
                     os.close(write)
                     return request
 
-    def accept(self) -> None:
+    def _accept(self) -> None:
         """Accept all waiting connections."""
         with contextlib.suppress(OSError):  # no more connections, or no descriptors left
             while True:
-                sock = self._listener.accept()[0]
-                self.peers[sock.fileno()] = sock
-                self._poll.register(sock, select.POLLIN)
+                self._add(self._listener.accept()[0])
+
+    def _add(self, sock: socket.socket) -> None:
+        self._peers[sock.fileno()] = sock
+        self._poll.register(sock, select.POLLIN)
 
     @property
     def descriptors(self) -> set[int]:
         """Return the descriptors of the listening socket and of the connections to clients."""
-        return {self._listener.fileno(), *self.peers}
+        return {self._listener.fileno(), *self._peers}
 
     def tell(self, message: Mapping[str, Any]) -> None:
         """Send a message to all clients that have connected."""
-        self.accept()
-        for sock in self.peers.values():
+        self._accept()
+        for sock in self._peers.values():
             send(sock, message)
 
-    def drop(self, sock: socket.socket) -> None:
+    def _drop(self, sock: socket.socket) -> None:
         """Close the connection to a client."""
         self._poll.unregister(sock)
-        del self.peers[sock.fileno()]
+        del self._peers[sock.fileno()]
         sock.close()
 
     def _read(self, sock: socket.socket) -> dict[str, Any] | None:
@@ -108,13 +111,18 @@ class ForkServer(abc.ABC):
             why = self._refusal(request)
             pid = -1 if why else forking.fork()
         if pid == 0:
-            for other in (self._listener, *self.peers.values()):
+            for other in (self._listener, *self._peers.values()):
                 if other is not sock:
                     other.close()
             return {**request, "peer": sock}
         for fd in passed:
             os.close(fd)
-        self._answer(sock, request, pid, why or "no process could be forked")
+        if pid < 0:
+            self._refused(why or "no process could be forked")
+            self._drop(sock)
+        else:
+            self._forked[pid] = sock
+            self._granted(sock, request, pid)
         return None
 
     def _patience(self) -> float | None:
@@ -122,29 +130,33 @@ class ForkServer(abc.ABC):
         return None
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
-        self.drop(sock)
+        """Handle data without descriptors from a client, or the end of the client's connection."""
+        self._drop(sock)
 
     @abc.abstractmethod
     def _refusal(self, request: Mapping[str, Any]) -> str | None:
         """Return the reason why a request is refused. Return None if the request is granted."""
 
     @abc.abstractmethod
-    def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        """Tell a client whether a process was forked for its request.
+    def _refused(self, why: str) -> None:
+        """Handle a refused request, before the connection to its client is closed."""
+
+    @abc.abstractmethod
+    def _granted(self, sock: socket.socket, request: Mapping[str, Any], pid: int) -> None:
+        """Handle a request for which a process was forked.
 
         Args:
             sock: The connection to the client.
             request: The client's request.
-            pid: The pid of the forked process; -1 if no process was forked.
-            why: The reason why no process was forked.
+            pid: The pid of the forked process.
         """
 
     @abc.abstractmethod
-    def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
+    def _ended(self, sock: socket.socket, status: int, usage: resource.struct_rusage) -> None:
         """Handle the end of a forked process.
 
         Args:
-            pid: The pid of the process.
+            sock: The connection to the client that has requested the process.
             status: The wait status of the process.
             usage: The resources that the process has used.
         """

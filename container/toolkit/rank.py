@@ -214,7 +214,8 @@ class _Importer:
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
         try:
-            return client.fork(command, env, descriptors, path=path, readable=self._readable)
+            request = {"argv": list(command), "environment": env, "pid": os.getpid()}
+            return client.fork(path, request, descriptors, self._readable)
         finally:
             signal.set_wakeup_fd(-1)
             os.close(wake)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import socket
 
+from container.contract import messages, variables
 from container.system.connection import BlockingConnection
 
 TYPE_CHECKING = False
@@ -38,45 +38,37 @@ class Forked:
 
 
 def fork(
-    command: Sequence[str],
-    env: Mapping[str, str],
-    descriptors: Sequence[int],
-    *,
-    path: str,
-    readable: Callable[[BlockingConnection], bool],
+    path: str, request: Mapping[str, object], descriptors: Sequence[int], readable: Callable[[BlockingConnection], bool]
 ) -> Forked | None:
     """Request a process for the rank from this host's importer. The importer forks the process when the imports are
     finished.
 
     Args:
-        command: The rank's command.
-        env: The rank's environment.
-        descriptors: The descriptors for the rank's output, for its events, and optionally for its remaining variables.
         path: The path of the importer's socket.
+        request: The rank's command (``argv``), its ``environment``, and the ``pid`` of this wrapper.
+        descriptors: The descriptors for the rank's output, for its events, and optionally for its remaining variables.
         readable: A function that waits until a connection can be read. The function returns False to stop waiting.
 
     Returns:
-        The process. None if there is no importer, or the wait was stopped. The rank must then be started without an
-        importer.
+        The process. None if the importer has refused the request or has ended, or the wait was stopped. The rank must
+        then be started without an importer.
     """
     sock = socket.socket(socket.AF_UNIX)
     connection = BlockingConnection(sock)
-    answer = None
     with contextlib.suppress(OSError):
         sock.connect(path)
-        ask(sock, {"argv": list(command), "environment": dict(env), "pid": os.getpid()}, descriptors)
-        while (answer := connection.take()) is None and readable(connection) and connection.read():
-            pass
-    if answer is None or answer["op"] != "forked":
-        connection.close()
-        return None
-    return Forked(connection, int(answer["pid"]))
+        ask(sock, request, descriptors)
+        while readable(connection) and connection.read():
+            if answer := connection.take():
+                return Forked(connection, int(answer["pid"]))
+    connection.close()
+    return None
 
 
 def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
     """Send a request to a fork server, together with descriptors."""
     fd = os.memfd_create("request")
-    os.write(fd, json.dumps(request).encode())
+    os.write(fd, messages.encode(request, variables.VARIABLES_LIMIT))
     os.lseek(fd, 0, os.SEEK_SET)
     socket.send_fds(sock, [b"{}\n"], [fd, *descriptors])
     os.close(fd)

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import select
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.contract.messages import Message
-from container.system import importers, inherited, processes
+from container.system import importers, inherited, processes, sockets
 from container.system.connection import Connection
 from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
@@ -102,84 +101,66 @@ class Importer:
     ) -> None:
         self._loop = loop
         self._folder = folder
-        code = env[variables.CODE_DIR]
+        self._follower = follower
         self._environment = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
         # Without the code folder, which differs between jobs and hosts.
-        path_of_ranks = env["PYTHONPATH"].split(os.pathsep)
-        self._environment["PYTHONPATH"] = os.pathsep.join(one for one in path_of_ranks if one != code)
-        self._place = folder / _name(python, self._environment, imports)
+        path_of_ranks = [one for one in env["PYTHONPATH"].split(os.pathsep) if one != env[variables.CODE_DIR]]
+        self._environment["PYTHONPATH"] = os.pathsep.join(path_of_ranks)
         self._command = [python, str(Path(__file__).with_name("__main__.py")), *sorted(imports.packages)]
+        self._place = folder / _name(self._command, self._environment, imports)
         self._request = {
             **dataclasses.asdict(imports),
-            "cwd": code,
+            "cwd": env[variables.CODE_DIR],
             "environment": {
                 name: value
                 for name, value in env.items()
                 if name not in _WRAPPERS and not name.startswith(variables.USERS_PREFIX)
             },
             "holder": os.getppid() or os.getpid(),
-            "place": str(self._place),
             "keep": keep,
-            "keep_with": keep_with,
+            "keep_with": [keep_with] if keep_with else [],
         }
-        self._follower = follower
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
-        self._told = False  # whether the reason for having no importer has been reported
         self._host: tuple[int, int] | None = None  # the host's importer: a descriptor, and its pid
-        self._connection: Connection | None = None
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._listener = sockets.listen(path)
         try:
-            self._listener.bind(str(path))
-            self._listener.listen(256)
-            self._ask()
+            self._connection = self._connect()
         except OSError:
             self._listener.close()
             raise
 
-    def _ask(self, *, refused: bool = False) -> None:
-        """Send a request to the machine's importer.
-
-        If there is no importer, or it has refused the request, start a new importer first.
-        """
+    def _connect(self) -> Connection:
+        """Send a request to the machine's importer. If there is no importer, start one first."""
         with importers.locked(self._folder):
-            # Another host of the job may already have replaced the importer that refused both hosts.
-            unwanted = refused and importers.noted_pid(self._place) == self.pid
-            sock = None if unwanted else importers.connect(self._place)
-            fresh = sock is None
-            if sock is None:
-                sock = self._start()
+            try:
+                sock, is_new = sockets.connect(self._place), False
+            except OSError:
+                sock, is_new = self._start(), True
             self.pid = importers.noted_pid(self._place)
             client.ask(sock, self._request, [self._listener.fileno()])
-        self._connection = Connection(self._loop, sock, self._take, lambda reason: self._closed(fresh), key=None)
+        return Connection(self._loop, sock, self._take, lambda reason: self._closed(is_new), key=None)
 
     def _start(self) -> socket.socket:
         """Start the machine's importer, and return a connection to it."""
-        told, output = os.pipe()  # Python examines its standard output at its start; a rank's output is a pipe
-        with socket.socket(socket.AF_UNIX) as listener:
-            try:
-                self._place.unlink(missing_ok=True)
-                listener.bind(str(self._place))
-                listener.listen(256)
-                pid = processes.spawn(
-                    self._command,
-                    env={**self._environment, variables.IMPORTER: f"{listener.fileno()}:{self._place}"},
-                    cwd=self._request["cwd"],
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(listener.fileno(),),
-                    new_session=True,
-                )
-                sock = importers.connect(self._place)
-            finally:
-                os.close(told)
-                os.close(output)
-        assert sock is not None  # the listening socket was open here
-        importers.note(self._place, pid, [], None)
-        self.root = pid
-        self._loop.on_child(pid, lambda status: self._root_ended(pid))
-        return sock
+        self._place.unlink(missing_ok=True)
+        with sockets.listen(self._place) as listener:
+            fd = listener.fileno()
+            pid = processes.spawn(
+                self._command,
+                env={**self._environment, variables.IMPORTER: f"{fd}:{self._place}"},
+                cwd=self._request["cwd"],
+                # Python examines its standard output at its start: like a rank's pipe, a socket cannot be rewound.
+                stdout=fd,
+                stderr=fd,
+                pass_fds=(fd,),
+                new_session=True,
+            )
+            self.root = pid
+            self._loop.on_child(pid, lambda status: self._root_ended(pid))
+            importers.note(self._place, pid, [], None)
+            return sockets.connect(self._place)
 
     def _root_ended(self, pid: int) -> None:
         if self.root == pid:
@@ -187,47 +168,33 @@ class Importer:
         importers.forget(self._place)  # a killed importer leaves its files; a newer importer's files are kept
 
     def _take(self, message: Message) -> None:
-        operation = message.get("op")
-        if operation == "hosting":
-            self.pid = int(message["pid"])
-            # the process was killed, which the end of the connection will show
-            with contextlib.suppress(ProcessLookupError):
-                self._host = os.pidfd_open(self.pid), self.pid
+        if pid := message.pop("hosting", None):
+            self.pid = pid
+            with contextlib.suppress(ProcessLookupError):  # it was killed, which the end of the connection will show
+                self._host = os.pidfd_open(pid), pid
             self.imported = True
             self._listener.close()
-        elif operation == "refused":  # the existing importer does not fit, or no longer fits
-            self._ask_again(refused=True)
-        else:
-            self._told = self._told or "unfit" in message
-            self._follower.on_importer(message)
+        self._follower.on_importer(message)
+        if "unfit" in message:
+            self._give_up()
 
-    def _closed(self, fresh: bool) -> None:
-        self._drop()
+    def _closed(self, is_new: bool) -> None:
         if self.imported:
             self.pid = None
-        elif fresh or self._told:
-            if not self._told:
-                self._follower.on_importer({"unfit": "the importer ended before it had imported"})
+        elif is_new:
+            self._follower.on_importer({"unfit": "the importer ended before it had imported"})
             self._give_up()
-        else:  # the importer has ended regularly
-            self._ask_again(refused=False)
-
-    def _ask_again(self, *, refused: bool) -> None:
-        self._drop()
-        try:
-            self._ask(refused=refused)
-        except OSError:
-            self._give_up()
+        else:  # the importer has ended regularly, or its imports do not fit
+            try:
+                self._connection = self._connect()
+            except OSError:
+                self._give_up()
 
     def _give_up(self) -> None:
         """Stop using an importer. Each rank then imports its packages itself."""
         self.pid = None
+        self._connection.close()
         self._listener.close()
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
 
     @property
     def spared(self) -> tuple[int, ...]:
@@ -242,11 +209,11 @@ class Importer:
         Args:
             orderly: Whether the machine's importer may be kept.
         """
-        if orderly and self.imported and self._connection is not None:
+        if orderly and self.imported:
             self._connection.send({"op": "end"})
         if not orderly and self.root is not None:  # then the machine's importer ends with this toolkit
             importers.remove(self._place)
-        self._drop()
+        self._connection.close()
         self._listener.close()
 
     def await_end(self) -> list[int]:
@@ -254,19 +221,19 @@ class Importer:
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        left = [] if poll.poll(_END_S * 1000) else processes.end_tree(process, pid)
+        left = processes.end_tree(process, pid, patience=_END_S)
         os.close(process)
         return left
 
 
-def _name(python: str, environment: Mapping[str, str], imports: Imports) -> str:
+def _name(command: Sequence[str], environment: Mapping[str, str], imports: Imports) -> str:
     """Return the name of an importer with the given properties: 24 hexadecimal digits.
 
-    The name also depends on properties that this process has inherited, such as its cores and limits.
+    The name also depends on properties that this process has inherited, such as its cores and limits, and on the files
+    of this package, so that another version of fleetfit has other importers.
     """
     import hashlib  # imported here because it runs in parallel with the start of a job
 
-    about = [python, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
+    code = [file.stat().st_mtime_ns for file in sorted(Path(__file__).parent.glob("*.py"))]
+    about = [command, environment, inherited.traits(os.getpid()), imports.statements, imports.settings, code]
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()

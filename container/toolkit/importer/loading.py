@@ -6,14 +6,12 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, PathFinder
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from container.system import forking
-from container.system.fork_server import ForkServer
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
@@ -30,42 +28,24 @@ def top_of(statement: str) -> str:
     return statement.split()[1].partition(".")[0]
 
 
-class Unfit(Exception):
-    """Error for a process from which no rank can be forked. The message names the reason."""
-
-
-def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
-    """Execute the imports that a toolkit has requested. Standard output and standard error become a file in memory,
-    which stores the text that the modules print.
+def load(plan: Mapping[str, Any], tell: Callable[[str], object]) -> Given:
+    """Execute the imports that a toolkit has requested.
 
     Args:
         plan: The toolkit's request.
-        server: The fork server of this process, which sends messages to the toolkits.
-
-    Raises:
-        Unfit: a rank that is forked from this process would differ from a rank that imports the packages itself.
+        tell: A function that is called at most once a second with the name of a module that is being imported.
     """
-    kept = os.memfd_create("printed")
-    for stream in (1, 2):
-        os.dup2(kept, stream)
-    os.close(kept)
-    opened = forking.descriptors()
     os.environ.clear()
     os.environ.update(_with_settings(plan["environment"], plan["settings"]))
     # Without packages that are not installed; each rank reports these itself.
     statements = [one for one in plan["statements"] if importlib.util.find_spec(top_of(one)) is not None]
     gc.disable()  # objects that modules create at their import are kept: collecting garbage takes a fifth of the time
     unwatched, os.environ.__class__ = os.environ.__class__, NotingEnviron
-    try:
-        with Importing(lambda name: server.tell({"importing": name})) as importing:
-            effects = [_run(statement) for statement in statements]
-    finally:
-        os.environ.__class__ = unwatched
-        gc.enable()
-    given = Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
-    if why := given.staleness(plan["names"]) or forking.obstacle(opened, server.descriptors):
-        raise Unfit(why)
-    return given
+    with Importing(tell) as importing:
+        effects = [_run(statement) for statement in statements]
+    os.environ.__class__ = unwatched
+    gc.enable()
+    return Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
 
 
 def _run(statement: str) -> _Effect:
@@ -78,7 +58,7 @@ def _run(statement: str) -> _Effect:
     return top_of(statement), os.pread(2, os.fstat(2).st_size, printed), changed
 
 
-def identity(path: str) -> tuple[int, ...] | None:
+def identity(path: str | Path) -> tuple[int, ...] | None:
     """Return a value that changes when a file changes. Return None if the file does not exist."""
     try:
         status = os.stat(path)
@@ -120,10 +100,9 @@ class Given:
     """
 
     def __init__(
-        self, plan: Mapping[str, Any], seen: set[str] | None, names: set[str], effects: Sequence[_Effect] = ()
+        self, plan: Mapping[str, Any], seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]
     ) -> None:
         self._settings, self._seen, self._effects = plan["settings"], seen, effects
-        self._path = [folder for folder in python_path(plan["environment"]) if folder != plan["cwd"]]
         self._noted = self._digest(_with_settings(plan["environment"], self._settings))
         files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
         self._tops = {name.partition(".")[0] for name in (*names, *files)} - {"container"}
@@ -152,12 +131,8 @@ class Given:
         changed = self._noted.items() ^ self._digest(environment).items()
         return min((name for name, _ in changed), default=None)
 
-    def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
-        """Return why a rank with this environment and code folder may not be forked from this process. Return None if
-        it may.
-        """
-        if [folder for folder in python_path(environment) if folder != code] != self._path:
-            return "PYTHONPATH differs"
+    def refusal(self, environment: Mapping[str, str]) -> str | None:
+        """Return why a rank with this environment may not be forked from this process. Return None if it may."""
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None
 
@@ -213,7 +188,7 @@ class Given:
             sys.stdout.flush()
             with open(1, "wb", closefd=False) as output:
                 output.write(printed)
-            os.environb.update({of: value for of, value in changed.items() if value is not None})
-            for removed in [name for name, value in changed.items() if value is None]:
+            os.environb.update({variable: value for variable, value in changed.items() if value is not None})
+            for removed in [variable for variable, value in changed.items() if value is None]:
                 os.environb.pop(removed, None)
         self._noted = self._digest(os.environ)

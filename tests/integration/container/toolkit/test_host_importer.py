@@ -18,7 +18,7 @@ _HANGS_UP = """
 import json, os, signal, socket
 listener = socket.socket(fileno=int(os.environ["FLEETFIT_IMPORTER"].partition(":")[0]))
 toolkit, _ = listener.accept()
-toolkit.sendall(json.dumps({"op": "hosting", "pid": os.getpid()}).encode() + b"\\n")
+toolkit.sendall(json.dumps({"hosting": os.getpid()}).encode() + b"\\n")
 toolkit.close()
 signal.pause()
 """
