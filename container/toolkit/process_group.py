@@ -253,21 +253,17 @@ class Gang:
         env = {**self.environment, **variables_of_ranks, **({variables.PLACE_FD: "-1"} if elastic else {})}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
-        try:
-            self._importer = importer.Importer(
-                self._loop,
-                folder or self._runtime_dir,
-                path,
-                command[0],
-                env,
-                imports,
-                self._follower,
-                keep=keep,
-                keep_with=keep_with,
-            )
-        except OSError as error:
-            why = f"{error.filename or 'it'} could not be started: {error.strerror or error}"
-            self._follower.on_importer({"unfit": why})
+        self._importer = importer.Importer(
+            self._loop,
+            folder or self._runtime_dir,
+            path,
+            command[0],
+            env,
+            imports,
+            self._follower,
+            keep=keep,
+            keep_with=keep_with,
+        )
 
     @property
     def importer(self) -> int | None:
@@ -364,11 +360,8 @@ class Gang:
             The pids of processes that could not be killed.
         """
         self._ending = True
-        if self._importer is not None:
-            self._importer.end(orderly=self.is_followed)
-        left = self._loop.end_descendants(spare=self.spared)
-        if self._importer is not None:
-            left += self._importer.await_end()
+        left = self._importer.end(orderly=self.is_followed) if self._importer is not None else []
+        left += self._loop.end_descendants(spare=self.spared)
         for member in self.members.values():
             if member.stream is not None:
                 member.stream.finish()

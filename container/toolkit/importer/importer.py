@@ -9,7 +9,6 @@ toolkit. The host's importer forks the ranks, which end with it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import socket
@@ -20,10 +19,9 @@ from typing import TYPE_CHECKING
 from container.contract import variables
 from container.contract.messages import Message
 from container.system import importers, inherited, processes, sockets
-from container.system.connection import Connection
+from container.system.connection import BlockingConnection, Connection
 from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
-from container.toolkit.importer import client
 from container.toolkit.importer.imports import SLOW, Imports
 
 if TYPE_CHECKING:
@@ -31,14 +29,10 @@ if TYPE_CHECKING:
 
 #: Variables that change what Python does besides running the script. Ranks with such a variable are not forked.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
-#: Variables that the toolkit sets for the rank wrapper, and that the wrapper does not pass to its command.
-_WRAPPERS = {
-    *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK)
-}
 #: Variables that the toolkit sets for ranks, and that the importer's interpreter also needs when it starts.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
-#: How long the host's importer may take to end, in seconds.
-_END_S = 2.0
+#: How long the machine's importer may take to receive a long request, and the host's importer to end, in seconds.
+_RECEIVE_S, _END_S = 2.0, 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
@@ -82,8 +76,8 @@ class Importer:
         root: The pid of the machine's importer, if this toolkit has started it. Otherwise None.
         imported: Whether the imports are finished, so that ranks can be forked.
 
-    Raises:
-        OSError: the importer could not be started.
+    If the importer cannot be started, or ends before it has finished the imports, the follower gets a message with the
+    reason, and each rank imports its packages itself.
     """
 
     def __init__(
@@ -99,102 +93,87 @@ class Importer:
         keep: float = 0.0,
         keep_with: int = 0,
     ) -> None:
-        self._loop = loop
-        self._folder = folder
-        self._follower = follower
+        self._loop, self._folder, self._follower = loop, folder, follower
+        self._code = env[variables.CODE_DIR]
         self._environment = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
         # Without the code folder, which differs between jobs and hosts.
-        path_of_ranks = [one for one in env["PYTHONPATH"].split(os.pathsep) if one != env[variables.CODE_DIR]]
+        path_of_ranks = [one for one in env["PYTHONPATH"].split(os.pathsep) if one != self._code]
         self._environment["PYTHONPATH"] = os.pathsep.join(path_of_ranks)
         self._command = [python, str(Path(__file__).with_name("__main__.py")), *sorted(imports.packages)]
         self._place = folder / _name(self._command, self._environment, imports)
         self._request = {
-            **dataclasses.asdict(imports),
-            "cwd": env[variables.CODE_DIR],
-            "environment": {
-                name: value
-                for name, value in env.items()
-                if name not in _WRAPPERS and not name.startswith(variables.USERS_PREFIX)
-            },
+            "op": "fork",
+            **imports._asdict(),
+            "cwd": self._code,
+            "environment": dict(env),
             "holder": os.getppid() or os.getpid(),
             "keep": keep,
-            "keep_with": [keep_with] if keep_with else [],
+            "keep_with": keep_with,
         }
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
         self._host: tuple[int, int] | None = None  # the host's importer: a descriptor, and its pid
-        self._listener = sockets.listen(path)
-        try:
-            self._connection = self._connect()
-        except OSError:
-            self._listener.close()
-            raise
+        self._open = contextlib.ExitStack()
+        self._listener = self._open.enter_context(sockets.listen(path))
+        self._connect()
 
-    def _connect(self) -> Connection:
+    def _connect(self) -> None:
         """Send a request to the machine's importer. If there is no importer, start one first."""
-        with importers.locked(self._folder):
-            try:
-                sock, is_new = sockets.connect(self._place), False
-            except OSError:
-                sock, is_new = self._start(), True
-            self.pid = importers.noted_pid(self._place)
-            client.ask(sock, self._request, [self._listener.fileno()])
-        return Connection(self._loop, sock, self._take, lambda reason: self._closed(is_new), key=None)
+        try:
+            with importers.locked(self._folder):
+                try:
+                    sock = sockets.connect(self._place)
+                except OSError:
+                    sock = self._start()
+                self.pid = importers.noted_pid(self._place)
+                sock.settimeout(_RECEIVE_S)
+                importer = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
+                importer.send(self._request, [self._listener.fileno()])
+        except OSError as error:
+            self._give_up(f"{error.filename or 'it'} could not be started: {error.strerror or error}")
+        else:
+            self._connection = Connection(self._loop, sock, self._take, self._closed, key=None)
+            self._open.callback(self._connection.close)
 
     def _start(self) -> socket.socket:
         """Start the machine's importer, and return a connection to it."""
         self._place.unlink(missing_ok=True)
         with sockets.listen(self._place) as listener:
             fd = listener.fileno()
+            env = {**self._environment, variables.IMPORTER: f"{fd}:{self._place}"}
+            # Python examines its standard output at its start: like a rank's pipe, a socket cannot be rewound.
             pid = processes.spawn(
-                self._command,
-                env={**self._environment, variables.IMPORTER: f"{fd}:{self._place}"},
-                cwd=self._request["cwd"],
-                # Python examines its standard output at its start: like a rank's pipe, a socket cannot be rewound.
-                stdout=fd,
-                stderr=fd,
-                pass_fds=(fd,),
-                new_session=True,
+                self._command, env=env, cwd=self._code, stdout=fd, stderr=fd, pass_fds=(fd,), new_session=True
             )
             self.root = pid
-            self._loop.on_child(pid, lambda status: self._root_ended(pid))
             importers.note(self._place, pid, [], None)
             return sockets.connect(self._place)
 
-    def _root_ended(self, pid: int) -> None:
-        if self.root == pid:
-            self.root = None
-        importers.forget(self._place)  # a killed importer leaves its files; a newer importer's files are kept
-
     def _take(self, message: Message) -> None:
-        if pid := message.pop("hosting", None):
-            self.pid = pid
+        if message.get("op") == "forked":
+            self.pid = int(message["pid"])
             with contextlib.suppress(ProcessLookupError):  # it was killed, which the end of the connection will show
-                self._host = os.pidfd_open(pid), pid
+                self._host = os.pidfd_open(self.pid), self.pid
             self.imported = True
             self._listener.close()
-        self._follower.on_importer(message)
-        if "unfit" in message:
-            self._give_up()
+        elif "unfit" in message:
+            self._give_up(message["unfit"])
+        else:
+            self._follower.on_importer(message)
 
-    def _closed(self, is_new: bool) -> None:
+    def _closed(self, reason: str) -> None:
         if self.imported:
             self.pid = None
-        elif is_new:
-            self._follower.on_importer({"unfit": "the importer ended before it had imported"})
-            self._give_up()
-        else:  # the importer has ended regularly, or its imports do not fit
-            try:
-                self._connection = self._connect()
-            except OSError:
-                self._give_up()
+        elif self.pid == self.root:
+            self._give_up("the importer ended before it had imported")
+        else:  # another toolkit's importer, which has ended regularly, or whose imports do not fit
+            self._connect()
 
-    def _give_up(self) -> None:
-        """Stop using an importer. Each rank then imports its packages itself."""
+    def _give_up(self, why: str) -> None:
         self.pid = None
-        self._connection.close()
-        self._listener.close()
+        self._open.close()
+        self._follower.on_importer({"unfit": why})
 
     @property
     def spared(self) -> tuple[int, ...]:
@@ -203,21 +182,20 @@ class Importer:
         """
         return (self.root,) if self.root is not None and self.imported else ()
 
-    def end(self, *, orderly: bool) -> None:
-        """Stop the host's importer and all its descendants.
+    def end(self, *, orderly: bool) -> list[int]:
+        """Stop the host's importer and all its descendants, and wait until they have ended.
 
         Args:
             orderly: Whether the machine's importer may be kept.
+
+        Returns:
+            The pids of processes that could not be ended.
         """
         if orderly and self.imported:
             self._connection.send({"op": "end"})
         if not orderly and self.root is not None:  # then the machine's importer ends with this toolkit
             importers.remove(self._place)
-        self._connection.close()
-        self._listener.close()
-
-    def await_end(self) -> list[int]:
-        """Wait until the host's importer has ended. Return the pids of processes that could not be ended."""
+        self._open.close()
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
@@ -229,11 +207,9 @@ class Importer:
 def _name(command: Sequence[str], environment: Mapping[str, str], imports: Imports) -> str:
     """Return the name of an importer with the given properties: 24 hexadecimal digits.
 
-    The name also depends on properties that this process has inherited, such as its cores and limits, and on the files
-    of this package, so that another version of fleetfit has other importers.
+    The name also depends on properties that this process has inherited, such as its cores and limits.
     """
     import hashlib  # imported here because it runs in parallel with the start of a job
 
-    code = [file.stat().st_mtime_ns for file in sorted(Path(__file__).parent.glob("*.py"))]
-    about = [command, environment, inherited.traits(os.getpid()), imports.statements, imports.settings, code]
+    about = [command, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()

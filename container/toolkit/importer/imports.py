@@ -10,11 +10,12 @@ raises an error instead of returning a wrong module (:class:`container.toolkit.i
 from __future__ import annotations
 
 import ast
-import dataclasses
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from container.contract.layout import FUNCTION_FOLDER, FUNCTION_IMPORTS
 from container.system.variables_read import is_read_at_load
@@ -45,8 +46,7 @@ _MOST_BYTES, _MOST_MODULES = 1 << 20, 64
 _Files = dict[Path, tuple[str, ...]]
 
 
-@dataclasses.dataclass(frozen=True)
-class Imports:
+class Imports(NamedTuple):
     """The imports and settings for an importer.
 
     Attributes:
@@ -91,9 +91,8 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
         statements += [f"import horovod.{one}" for one in ("tensorflow", "torch") if one in tops]
     if "torch" in tops and _USES_COMPILER.search(source) and not _CHANGES_COMPILER.search(source):
         statements.append("import torch._dynamo")
-    are_left = not set(reader.slow).issubset(statements)
-    names, settings = tuple(sorted(reader.names)), tuple(reader.settings)
-    return Imports(tuple(dict.fromkeys(statements)), settings, names, hazard if are_left else "")
+    reason = "" if set(reader.slow).issubset(statements) else hazard
+    return Imports(tuple(dict.fromkeys(statements)), tuple(reader.settings), tuple(sorted(reader.names)), reason)
 
 
 def _hazard(texts: Iterable[tuple[str, str]]) -> str:
@@ -111,13 +110,6 @@ def _hazard(texts: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
-def _modules(folder: Path) -> Iterator[str]:
-    """Yield the names of a folder's modules and packages. Such modules take precedence over installed packages."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if (entry / "__init__.py").exists() or (entry.suffix in (".py", ".pyc", ".so") and entry.is_file()):
-            yield entry.name.partition(".")[0]
-
-
 class _Reader:
     """Read a script, and those modules of its project that it imports.
 
@@ -131,7 +123,7 @@ class _Reader:
 
     def __init__(self, roots: tuple[Path, ...]) -> None:
         self._roots = roots
-        self.names = frozenset(name for root in roots for name in _modules(root))
+        self.names = frozenset(module.name for module in pkgutil.iter_modules(map(str, roots)))
         self.trees: dict[Path, ast.Module] = {}
         self.head: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []

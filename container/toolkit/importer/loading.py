@@ -7,8 +7,8 @@ import importlib.util
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +17,6 @@ from container.system.variables_read import NotingEnviron, is_read_at_load
 
 #: Files that some modules read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
-_HOOK = str(Path(__file__).resolve().parents[2] / "hook")
 
 #: Effect of an import statement: the package, the printed text, and the changed variables with their values.
 _Effect = tuple[str, bytes, dict[bytes, bytes | None]]
@@ -58,19 +57,13 @@ def _run(statement: str) -> _Effect:
     return top_of(statement), os.pread(2, os.fstat(2).st_size, printed), changed
 
 
-def identity(path: str | Path) -> tuple[int, ...] | None:
+def _identity(path: str) -> tuple[int, ...] | None:
     """Return a value that changes when a file changes. Return None if the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def python_path(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders in an environment's ``PYTHONPATH``, except the hook's folder."""
-    folders = dict.fromkeys(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
-    return [folder for folder in folders if folder != _HOOK]
 
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
@@ -85,7 +78,7 @@ def _elsewhere(name: str, file: str) -> str | None:
     return found.origin if found is not None and found.origin != file else None
 
 
-class Given:
+class Given(Loader):
     """Give the importer's modules to a forked rank when the rank's script imports them.
 
     The object is in ``sys.meta_path`` of the rank until the script has imported all of the importer's packages. The
@@ -110,19 +103,19 @@ class Given:
         # Not ``container``, which is the toolkit's own; scripts may have another version.
         self._packages = {top: file for top in wanted if (file := files.get(top)) and not _elsewhere(top, file)}
         read = (*files.values(), *map(os.path.expanduser, _FILES), *sys.path)
-        self._files = {path: identity(path) for path in read if path}
+        self._files = {path: _identity(path) for path in read if path}
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
     def _digest(self, environment: Mapping[str, str]) -> dict[str, int]:
         """Return a hash of the value of each variable that may have been read during the imports. The values themselves
         are not stored, because a value may be a secret.
         """
-        found = {}
-        for name, value in environment.items():
-            if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name)):
-                lists = name in ("LD_LIBRARY_PATH", "PATH")  # mpirun prepends the same folder several times
-                found[name] = hash(tuple(dict.fromkeys(value.split(":"))) if lists else value)
-        return found
+        lists = ("LD_LIBRARY_PATH", "PATH")  # mpirun prepends the same folder several times
+        return {
+            name: hash(tuple(dict.fromkeys(value.split(":"))) if name in lists else value)
+            for name, value in environment.items()
+            if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name))
+        }
 
     def _difference(self, environment: Mapping[str, str]) -> str | None:
         """Return the name of a variable whose value in an environment may change the result of the imports. Return None
@@ -144,7 +137,7 @@ class Given:
         """
         if clash := min(self._tops.intersection(names), default=None):
             return f"the script's folder has a module {clash}"
-        changed = next((path for path, was in self._files.items() if identity(path) != was), None)
+        changed = next((path for path, was in self._files.items() if _identity(path) != was), None)
         return f"{changed} was changed" if changed else None
 
     def hide(self) -> None:
@@ -161,12 +154,8 @@ class Given:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        if path is not None or name not in self._hidden:
-            return None
-        return ModuleSpec(name, self, origin=self._packages[name], is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
+        is_hidden = name in self._hidden
+        return ModuleSpec(name, self, origin=self._packages[name], is_package=True) if is_hidden else None
 
     def exec_module(self, module: ModuleType) -> None:
         name, file = module.__name__, self._packages[module.__name__]

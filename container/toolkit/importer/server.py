@@ -14,28 +14,25 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from container.contract import variables
+from container.contract.messages import Message
 from container.system import forking, importers, inherited, machine, processes, scripts
-from container.system.fork_server import ForkServer, send
+from container.system.connection import BlockingConnection
+from container.system.fork_server import ForkServer, Request, send
 from container.toolkit.importer import loading
 
-#: How often to check whether the machine's importer is still needed, and how long to wait for the first host, in
-#: seconds.
-_LOOK_S, _FIRST_S = 1.0, 2.0
+#: How often to check whether the machine's importer is still needed, in seconds.
+_LOOK_S = 1.0
 #: Share of the machine's memory that must be available. If less is available, an importer that is kept for later jobs
 #: ends.
 _SPARE_MEMORY = 0.1
-
-Request = Mapping[str, Any]
 
 
 class _Machine(ForkServer):
@@ -58,13 +55,11 @@ class _Machine(ForkServer):
         super().__init__(listener, "fleetfit-import")
         self.given: loading.Given | None = None
         self.imported: dict[str, Any] = {}
-        self._place, self._identity = place, loading.identity(place)
-        self._holders: dict[int, str] = {}  # pid -> time of the process's start
-        self._keep = 0.0
-        self._keep_with: dict[int, str] = {}  # processes whose end also ends a kept importer, as in _holders
-        self._until = time.monotonic() + _FIRST_S
+        self._place = place
+        self._holders: set[tuple[int, str]] = set()  # processes: their pids, and the times of their starts
+        self._keep, self._keeper, self._until = 0.0, (0, ""), 0.0
 
-    def _load(self, request: Request) -> loading.Given:
+    def _load(self, request: Message) -> loading.Given:
         """Execute the imports. Standard output and standard error become a file in memory, which stores the text that
         the modules print.
         """
@@ -95,39 +90,39 @@ class _Machine(ForkServer):
         os._exit(0)
 
     def _owns_place(self) -> bool:
-        return loading.identity(self._place) == self._identity
+        return importers.noted_pid(self._place) == os.getpid()
 
     def _patience(self) -> float | None:
-        if self._forked:
+        if self._forked or self.given is None:
             return None
         facts = machine.facts()
-        is_kept = (
-            time.monotonic() < self._until
-            and facts.memory_available_bytes >= _SPARE_MEMORY * facts.memory_bytes
-            and all(processes.lives(*one) for one in self._keep_with.items())
-        )
-        if not self._owns_place() or not (is_kept or any(processes.lives(*one) for one in self._holders.items())):
+        has_memory = facts.memory_available_bytes >= _SPARE_MEMORY * facts.memory_bytes
+        is_kept = has_memory and time.monotonic() < self._until and processes.lives(*self._keeper)
+        is_held = any(processes.lives(*holder) for holder in self._holders)
+        if not (is_kept or is_held) or not self._owns_place():
             self._leave()
         return _LOOK_S * 1000
 
-    def _refusal(self, request: Request) -> str | None:
+    def _refusal(self, message: Message) -> str | None:
         if self.given is None:
-            self.given = self._load(request)
-        return self.given.staleness(request["names"]) or self.given.refusal(request["environment"])
+            self.given = self._load(message)
+        return self.given.staleness(message["names"]) or self.given.refusal(message["environment"])
 
     def _refused(self, why: str) -> None:
-        if self._owns_place():
-            importers.remove(self._place)
+        importers.forget(self._place)
 
-    def _granted(self, sock: socket.socket, request: Request, pid: int) -> None:
-        self._holders[request["holder"]] = processes.began(request["holder"])
-        self._keep = request["keep"]
-        self._keep_with = {one: processes.began(one) for one in request["keep_with"]}
+    def _granted(self, request: Request, pid: int) -> None:
+        super()._granted(request, pid)
+        message = request.message
+        holder, keeper = message["holder"], message["keep_with"] or os.getpid()
+        self._holders.add((holder, processes.began(holder)))
+        self._keep, self._keeper = message["keep"], (keeper, processes.began(keeper))
+        send(request.client, self.imported)
         self.imported["seconds"] = 0.0  # later toolkits have not waited for the imports
         self._note(None)
-        self._drop(sock)
+        self._drop(request.client)
 
-    def _ended(self, sock: socket.socket, status: int, usage: object) -> None:
+    def _ended(self, client: BlockingConnection, status: int, usage: object) -> None:
         if status != 0:  # the process could not end its child processes, or its toolkit was killed
             for pid in processes.end_descendants(spare=self._forked)[1]:
                 self._forked.pop(pid, None)  # one that was spared, and has ended meanwhile
@@ -153,43 +148,25 @@ class _Host(ForkServer):
 
     def __init__(self, request: Request, machine: _Machine) -> None:
         assert machine.given is not None  # otherwise no request would have been accepted
-        super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
-        os.setsid()
-        os.chdir(request["cwd"])
+        super().__init__(socket.socket(fileno=request.descriptors[0]), "fleetfit-host")
+        os.chdir(request.message["cwd"])
         self.given = machine.given
-        self._toolkit: socket.socket = request["peer"]
+        self._toolkit = request.client
         self._add(self._toolkit)
-        send(self._toolkit, {"hosting": os.getpid(), **machine.imported})
 
-    def _refusal(self, request: Request) -> str | None:
-        if request["argv"][0] != sys.executable or not _script(request).endswith(".py"):
+    def _refusal(self, message: Message) -> str | None:
+        if message["argv"][0] != sys.executable:
             return "its command differs"
-        return inherited.difference(request["pid"]) or self.given.refusal(request["environment"])
+        return inherited.difference(message["pid"]) or self.given.refusal(message["environment"])
 
     def _refused(self, why: str) -> None:
         send(self._toolkit, {"refused": why})
 
-    def _granted(self, sock: socket.socket, request: Request, pid: int) -> None:
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # here too, because the receiver of the pid may signal the group at once
-        send(sock, {"op": "forked", "pid": pid})
-
-    def _hung_up(self, sock: socket.socket, data: bytes) -> None:
-        if sock is self._toolkit:
+    def _hung_up(self, client: BlockingConnection, *, orderly: bool) -> None:
+        if client is self._toolkit:
             processes.end_descendants()
-            os._exit(0 if b'"end"' in data else 1)
-        for pid in [pid for pid, asked in self._forked.items() if asked is sock]:
-            os.kill(pid, signal.SIGKILL)
-        self._drop(sock)
-
-    def _ended(self, sock: socket.socket, status: int, usage: resource.struct_rusage) -> None:
-        send(sock, {"op": "ended", "status": status, "max_rss_kb": usage.ru_maxrss})
-
-
-def _script(request: Request) -> str:
-    """Return the script that a rank wrapper's command runs. fleetfit's own servers are run with the option ``-I``."""
-    script: str = request["argv"][2 if request["argv"][1] == "-I" else 1]
-    return script
+            os._exit(0 if orderly else 1)
+        super()._hung_up(client, orderly=orderly)
 
 
 def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]]:
@@ -198,39 +175,36 @@ def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.
     """
-    output, events, *place = request["passed"]
-    with contextlib.suppress(OSError):
-        os.setpgid(0, 0)
+    command, environment, wrapper = (request.message[name] for name in ("argv", "environment", "pid"))
+    output, events, *place = request.descriptors
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
     for fd in (events, *place):
         os.set_inheritable(fd, True)
     os.environ.clear()
-    os.environ.update(request["environment"])
+    os.environ.update(environment)
     os.environ[variables.EVENTS] = f"{events}:{os.fstat(events).st_ino}"
     for fd in place:
         os.environ[variables.PLACE_FD] = str(fd)
-    inherited.take_over(request["pid"])
+    inherited.take_over(wrapper)
     _reseed()
-    script = os.path.join(os.getcwd(), _script(request))
-    folders = loading.python_path(request["environment"])
+    folders = list(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     sys.path[:] = [folder for folder in sys.path if folder not in folders]
-    is_server = request["argv"][1] == "-I"
+    is_server = command[1] == "-I"  # one of fleetfit's own programs
+    script = os.path.join(os.getcwd(), command[2 if is_server else 1])
     if not is_server:
         sys.path[:] = [os.path.dirname(os.path.realpath(script)), *folders, *sys.path]
         sys._fleetfit_go_on()  # type: ignore[attr-defined]
         given.hide()
     processes.set_name("fleetfit-server" if is_server else os.path.basename(script))
-    return script, scripts.become(request["argv"], script)
+    return script, scripts.become(command, script)
 
 
 def _reseed() -> None:
     """Reseed random number generators and create new keys. Python's module ``random`` reseeds itself after a fork."""
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()
-    if torch := sys.modules.get("torch"):
-        torch.seed()
+    for module in [sys.modules[name] for name in ("numpy.random", "torch") if name in sys.modules]:
+        module.seed()
     if process := sys.modules.get("multiprocessing.process"):
         process.current_process().authkey = os.urandom(32)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
@@ -248,6 +222,6 @@ def main() -> tuple[str, dict[str, Any]]:
     host = _Host(server.run(), server)
     host_pid = os.getpid()
     request = host.run()
-    request["peer"].close()
+    request.client.close()
     processes.set_death_signal(signal.SIGKILL, host_pid)
     return _become(request, host.given)

@@ -18,7 +18,7 @@ _HANGS_UP = """
 import json, os, signal, socket
 listener = socket.socket(fileno=int(os.environ["FLEETFIT_IMPORTER"].partition(":")[0]))
 toolkit, _ = listener.accept()
-toolkit.sendall(json.dumps({"hosting": os.getpid()}).encode() + b"\\n")
+toolkit.sendall(json.dumps({"op": "forked", "pid": os.getpid()}).encode() + b"\\n")
 toolkit.close()
 signal.pause()
 """
@@ -35,8 +35,8 @@ def test_one_that_has_hung_up_and_does_not_end_is_killed_and_nobody_else(
     importer = Importer(loop, tmp_path, tmp_path / "socket", str(python), env, Imports(), GangFollower())
     pid = importer.pid
     run_until(lambda: importer.imported and importer.pid is None)
-    assert importer.await_end() == []
-    assert importer.await_end() == [], "it is over"
+    assert importer.end(orderly=True) == []
+    assert importer.end(orderly=True) == [], "it is over"
     ended, status = os.waitpid(pid or 0, 0)
     assert (ended, processes.decode_status(status)) == (pid, (None, 9))
     assert os.waitpid(bystander, os.WNOHANG) == (0, 0)
