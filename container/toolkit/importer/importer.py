@@ -49,10 +49,8 @@ def refusal(command: Sequence[str], environment: Mapping[str, str], python: str)
         environment: The environment of all ranks of the host.
         python: The interpreter of the toolkit and the importer.
     """
-    if not (len(command) > 1 and command[1].endswith(".py") and not command[1].startswith("-")):
+    if command[0] != python or not command[1].endswith(".py"):
         return "the entry point is not a Python file"
-    if command[0] != python:
-        return "the script and the toolkit run under different interpreters"
     return next((f"{name} is set" for name in sorted(_OF_PYTHON & environment.keys())), "")
 
 
@@ -119,25 +117,23 @@ class Importer:
         self._connect()
 
     def _connect(self) -> None:
-        """Send a request to the machine's importer. If there is no importer, start one first."""
+        """Send a request to the machine's importer."""
         try:
             with importers.locked(self._folder):
-                try:
-                    sock = sockets.connect(self._place)
-                except OSError:
-                    sock = self._start()
+                sock = self._reach()
                 self.pid = importers.noted_pid(self._place)
                 sock.settimeout(_RECEIVE_S)
-                importer = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
-                importer.send(self._request, [self._listener.fileno()])
+                BlockingConnection(sock, limit=variables.VARIABLES_LIMIT).send(self._request, [self._listener.fileno()])
         except OSError as error:
             self._give_up(f"{error.filename or 'it'} could not be started: {error.strerror or error}")
         else:
             self._connection = Connection(self._loop, sock, self._take, self._closed, key=None)
             self._open.callback(self._connection.close)
 
-    def _start(self) -> socket.socket:
-        """Start the machine's importer, and return a connection to it."""
+    def _reach(self) -> socket.socket:
+        """Return a connection to the machine's importer. If there is no importer, start one."""
+        with contextlib.suppress(OSError):
+            return sockets.connect(self._place)
         self._place.unlink(missing_ok=True)
         with sockets.listen(self._place) as listener:
             fd = listener.fileno()

@@ -169,16 +169,16 @@ class _Reader:
 
     def _take_imports(self, node: ast.AST, package: tuple[str, ...], *, runs: bool) -> None:
         for text, files in self._imported(node, package):
-            top = top_of(text)
-            self.slow += [text] if top in SLOW - self.names else []
             for file, its_package in files.items():
                 self.read(file, its_package, runs=runs)
+            top = top_of(text)
+            self.slow += [text] if top in SLOW - self.names else []
             if files or not runs or top in sys.stdlib_module_names:
                 continue
             if not top or top in self.names | _ACTING:
                 self._has_acted = True
-            self._has_imported |= not self._has_acted or top in SLOW
             self.head += [] if self._has_acted else [text]
+            self._has_imported |= not self._has_acted or top in SLOW
 
     def _imported(self, node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, _Files]]:
         """Yield each import of a statement as a separate statement, with the project's files that it executes. Yield
@@ -200,8 +200,5 @@ class _Reader:
         parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):
             for path in (root.joinpath(*parts[:count]) for root in reversed(self._roots)):
-                if (path / "__init__.py").is_file():
-                    found[path / "__init__.py"] = parts[:count]
-                elif path.with_name(f"{path.name}.py").is_file():
-                    found[path.with_name(f"{path.name}.py")] = parts[: count - 1]
-        return found
+                found |= {path / "__init__.py": parts[:count], path.with_name(f"{path.name}.py"): parts[: count - 1]}
+        return {file: package for file, package in found.items() if file.is_file()}

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
-from typing import Any
 
+from container.contract.messages import Message
+from container.system import files
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
@@ -27,7 +28,7 @@ def top_of(statement: str) -> str:
     return statement.split()[1].partition(".")[0]
 
 
-def load(plan: Mapping[str, Any], tell: Callable[[str], object]) -> Given:
+def load(plan: Message, tell: Callable[[str], object]) -> Given:
     """Execute the imports that a toolkit has requested.
 
     Args:
@@ -92,17 +93,15 @@ class Given(Loader):
         effects: The effect of each import statement.
     """
 
-    def __init__(
-        self, plan: Mapping[str, Any], seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]
-    ) -> None:
+    def __init__(self, plan: Message, seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]) -> None:
         self._settings, self._seen, self._effects = plan["settings"], seen, effects
         self._noted = self._digest(_with_settings(plan["environment"], self._settings))
-        files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-        self._tops = {name.partition(".")[0] for name in (*names, *files)} - {"container"}
+        loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+        self._tops = {name.partition(".")[0] for name in (*names, *loaded)} - {"container"}
         wanted = set(map(top_of, plan["statements"]))
         # Not ``container``, which is the toolkit's own; scripts may have another version.
-        self._packages = {top: file for top in wanted if (file := files.get(top)) and not _elsewhere(top, file)}
-        read = (*files.values(), *map(os.path.expanduser, _FILES), *sys.path)
+        self._packages = {top: file for top in wanted if (file := loaded.get(top)) and not _elsewhere(top, file)}
+        read = (*loaded.values(), *map(os.path.expanduser, _FILES), *sys.path)
         self._files = {path: _identity(path) for path in read if path}
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
@@ -175,8 +174,7 @@ class Given(Loader):
             sys.meta_path.remove(self)
         for _, printed, changed in [effect for effect in self._effects if effect[0] == name]:
             sys.stdout.flush()
-            with open(1, "wb", closefd=False) as output:
-                output.write(printed)
+            files.write_all(1, printed)
             os.environb.update({variable: value for variable, value in changed.items() if value is not None})
             for removed in [variable for variable, value in changed.items() if value is None]:
                 os.environb.pop(removed, None)

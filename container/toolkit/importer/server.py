@@ -155,8 +155,6 @@ class _Host(ForkServer):
         self._add(self._toolkit)
 
     def _refusal(self, message: Message) -> str | None:
-        if message["argv"][0] != sys.executable:
-            return "its command differs"
         return inherited.difference(message["pid"]) or self.given.refusal(message["environment"])
 
     def _refused(self, why: str) -> None:
