@@ -253,17 +253,20 @@ class Gang:
         env = {**self.environment, **variables_of_ranks, **({variables.PLACE_FD: "-1"} if elastic else {})}
         path = self._runtime_dir / rank_wrapper.IMPORTER
         self._has_own_importer = folder is None
-        self._importer = importer.Importer(
-            self._loop,
-            folder or self._runtime_dir,
-            path,
-            command[0],
-            env,
-            imports,
-            self._follower,
-            keep=keep,
-            keep_with=keep_with,
-        )
+        try:
+            self._importer = importer.Importer(
+                self._loop,
+                folder or self._runtime_dir,
+                path,
+                command[0],
+                env,
+                imports,
+                self._follower,
+                keep=keep,
+                keep_with=keep_with,
+            )
+        except OSError as error:
+            self._follower.on_importer({"unfit": f"{path} cannot be created: {error.strerror}"})
 
     @property
     def importer(self) -> int | None:

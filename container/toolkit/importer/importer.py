@@ -76,6 +76,9 @@ class Importer:
 
     If the importer cannot be started, or ends before it has finished the imports, the follower gets a message with the
     reason, and each rank imports its packages itself.
+
+    Raises:
+        OSError: the socket cannot be created.
     """
 
     def __init__(
