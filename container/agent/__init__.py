@@ -13,7 +13,6 @@ works.
 * ``agent mount --base-dir DIR… --channels FILE --mounts DIR [--everybody]``: mounts channels in FastFile mode, until
   standard input ends. With ``--everybody``, any user may read the channels.
 * ``agent sync down|up --dir DIR --uri URI …``: synchronises checkpoints with a prefix of S3.
-* ``agent relay --fd NUMBER --to HOST:PORT …``: lets containers reach servers on this machine's loopback.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 * ``agent notices --imds URL --every SECONDS``: reports when a spot host will be interrupted, until standard input ends.
@@ -50,7 +49,6 @@ _MODULES = {
     "mount": "mounting",
     "notices": "notices",
     "pipe": "pipes.serving",
-    "relay": "relay",
     "sync": "syncing",
 }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import filecmp
 import os
 import stat
 from collections.abc import Iterable, Sequence
@@ -257,15 +258,7 @@ def _same(first: ArchiveEntry, second: ArchiveEntry) -> bool:
         return first.link == second.link
     if (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino):
         return True
-    if one.st_size != other.st_size:
-        return False
-    with open(first.path, "rb") as a, open(second.path, "rb") as b:
-        while True:
-            chunk = a.read(_CHUNK)
-            if chunk != b.read(_CHUNK):
-                return False
-            if not chunk:
-                return True
+    return filecmp.cmp(first.path, second.path, shallow=False)
 
 
 def _write(entries: Sequence[ArchiveEntry], file: Any, bar: ProgressBar | None = None) -> None:

@@ -18,7 +18,7 @@ The supervisor's messages (``id`` names a transfer or a process on both sides):
   when all of these paths exist;
 * ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one;
 * ``reach``: ``id``, ``address``, ``port``: try to connect to this address; answered by ``done``;
-* ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``started``, ``output`` and at the end ``exit``;
+* ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``output``, and at the end by ``exit``;
 * ``input``: ``id``; ``close``: ``id``, the end of the process's input; ``signal``: ``id``, ``number``;
 * ``abort``: ``spare``: send SIGKILL to all processes except those whose ids are in ``spare``;
 * ``ping``, which is answered by ``pong``.
@@ -29,7 +29,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import platform
 import signal
 import socket
 import sys
@@ -41,7 +40,7 @@ from pathlib import Path
 from container.contract.messages import Message
 from container.system import interfaces, processes, saved
 from container.system.background import Background
-from container.system.host_machine import cpu_count, gpu_count, identity
+from container.system.host_machine import identity
 from container.system.link import HostLink
 from container.system.loop import SelectorLoop
 from container.system.removing import remove_tree
@@ -230,10 +229,6 @@ class _Resident:
             "python": sys.executable,
             "python_version": ".".join(map(str, sys.version_info[:3])),
             "package": str(Path(__file__).resolve().parents[1]),
-            "hostname": socket.gethostname(),
-            "cpus": cpu_count(),
-            "gpus": gpu_count(),
-            "processor": platform.machine(),
             "interfaces": {name: str(address.ip) for name, address in interfaces.addresses().items()},
             "identity": identity(),
         }
@@ -298,7 +293,7 @@ class _Resident:
     def _run(self, number: int, message: Message) -> None:
         cwd = self._place(message.get("cwd", ""))
         cwd.mkdir(mode=0o700, parents=True, exist_ok=True)
-        process = self._running[number] = self._runner.run(
+        self._running[number] = self._runner.run(
             [str(word) for word in message["argv"]],
             {str(name): str(value) for name, value in message["env"].items()},
             _Follower(self._link, self._running, number),
@@ -310,7 +305,6 @@ class _Resident:
             session=bool(message.get("session")),
             tidies=bool(message.get("tidies")),
         )
-        self._link.send({"op": "started", "id": number, "pid": process.pid})
 
 
 class _Follower:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+
+from container.contract.texts import map_texts
 
 #: SageMaker's root of the tree. A backend whose hosts are processes on one machine cannot use this folder, and
 #: therefore sets ``SAGEMAKER_BASE_DIR``.
@@ -39,13 +40,9 @@ def rebased(value: Any, tree: MLTree) -> Any:
         value: A JSON value that the user has set.
         tree: The host's file tree.
     """
-    if isinstance(value, str):
-        return _BASE_DIR.sub(lambda found: tree.real_checkpoints if found[1] else str(tree.base), value)
-    if isinstance(value, Mapping):
-        return {name: rebased(item, tree) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [rebased(item, tree) for item in value]
-    return value
+    return map_texts(
+        value, lambda text: _BASE_DIR.sub(lambda found: tree.real_checkpoints if found[1] else str(tree.base), text)
+    )
 
 
 def success_text(attempt: int) -> str:

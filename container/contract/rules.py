@@ -125,7 +125,14 @@ def to_dict(made: Any) -> dict[str, Any]:
     )
 
 
-def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", known: Sequence[str] = ()) -> Any:
+def read(
+    kind: type,
+    given: Mapping[str, Any],
+    *,
+    what: str = "backend option",
+    known: Sequence[str] = (),
+    argument: str = "backend_options",
+) -> Any:
     """Create an instance of a dataclass of backend options. Options that are None keep their defaults.
 
     Args:
@@ -133,6 +140,7 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
         given: The options, by name.
         what: How the message about an unknown option calls the options.
         known: The names of further allowed options, which are not fields and which the caller handles.
+        argument: The argument of RunOptions that contains the options, for messages about values.
 
     Raises:
         ConfigurationError: an option is unknown, or a value is invalid.
@@ -143,7 +151,7 @@ def read(kind: type, given: Mapping[str, Any], *, what: str = "backend option", 
             raise ArgumentNameError(unknown(what, name, sorted([*rules, *known])))
     return kind(
         **{
-            name: rules[name](f"backend_options: {name!r}", value)
+            name: rules[name](f"{argument}: {name!r}", value)
             for name, value in given.items()
             if name in rules and value is not None
         }

@@ -1,8 +1,8 @@
-"""Prepare texts that people read: make them writable as UTF-8, and end them with a full stop."""
+"""Change texts, also in JSON values: make them writable as UTF-8, and end them with a full stop."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 
@@ -19,6 +19,20 @@ def writable(value: Any) -> Any:
         return {writable(name): writable(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
         return type(value)(map(writable, value))
+    return value
+
+
+def map_texts(value: Any, function: Callable[[str], Any]) -> Any:
+    """Return a copy of a JSON value in which each text is replaced by the result of a function.
+
+    The names of members are not changed.
+    """
+    if isinstance(value, str):
+        return function(value)
+    if isinstance(value, Mapping):
+        return {name: map_texts(item, function) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [map_texts(item, function) for item in value]
     return value
 
 

@@ -42,8 +42,6 @@ TREE = "FLEETFIT_TREE"
 #: Messages (:mod:`container.contract.messages`) on the lifeline, for backends that cannot send signals. The first gives
 #: the script time to save its state before the job ends. The second ends the job at once.
 SAY_STOP, SAY_END = b'{"op":"stop"}\n', b'{"op":"end"}\n'
-#: Maximum size, in bytes, of the message that sends the variables of the next job to a kept container.
-VARIABLES_LIMIT = 16 << 20
 #: Number of the cluster's hosts that are containers on this machine. These hosts share only the machine's cores.
 HOSTS_HERE = "FLEETFIT_HOSTS_HERE"
 #: In a job with parameter servers: how often a killed worker is restarted without restarting the job. Default 0.

@@ -18,33 +18,11 @@ TensorFlow cannot read RecordIO, and its reader of lines drops carriage returns.
 two formats and passes them to TensorFlow in batches.
 
 For PyTorch, ``PipeModeIterable("train", record_format="TFRecord")`` is an ``IterableDataset`` of the same records.
+Importing this package imports neither TensorFlow nor PyTorch.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from container.contract.public import exports
 
-from container.formats import DamagedRecordError
-from container.pipe_dataset.faults import PipeError
-
-if TYPE_CHECKING:
-    from container.pipe_dataset.dataset import PipeModeDataset
-    from container.pipe_dataset.iterable import PipeModeIterable
-
-#: The name of this error in SageMaker's package.
-PipeModeDatasetException = PipeError
-
-__all__ = ["DamagedRecordError", "PipeError", "PipeModeDataset", "PipeModeDatasetException", "PipeModeIterable"]
-
-#: In separate modules, because one needs TensorFlow and the other PyTorch.
-_MODULES = {"PipeModeDataset": "dataset", "PipeModeIterable": "iterable"}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _MODULES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    import importlib
-
-    value = getattr(importlib.import_module(f"{__name__}.{_MODULES[name]}"), name)
-    globals()[name] = value
-    return value
+__all__, __getattr__, __dir__ = exports(__name__, __file__)

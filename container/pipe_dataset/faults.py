@@ -35,6 +35,10 @@ class PipeError(Exception):
     """Raised if a stream cannot be read. The message names the stream, the reason and the remedy, in one line."""
 
 
+#: The name of this error in SageMaker's package.
+PipeModeDatasetException = PipeError
+
+
 def of_agent(reader: Reader) -> PipeError | None:
     """Return the host agent's error if the stream ended early. Return None if the stream is complete, or the agent
     writes no notes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import time
@@ -169,7 +170,6 @@ class BlockingConnection:
         self._socket = sock
         self._limit = limit
         self._decoder = Decoder(limit)
-        self._descriptors: list[int] = []
 
     def __enter__(self) -> BlockingConnection:
         return self
@@ -193,14 +193,12 @@ class BlockingConnection:
             line = line[socket.send_fds(self._socket, [line], descriptors) :]
         self._socket.sendall(line)
 
-    def receive(self, timeout: float | None = None, *, descriptors: int = 0) -> Message | None:
+    def receive(self, timeout: float | None = None) -> Message | None:
         """Wait for the next message.
 
         Args:
             timeout: The time in seconds within which the whole message must arrive. If None, the socket's timeout
                 applies to each read.
-            descriptors: The largest number of descriptors that may arrive with the message. See
-                :meth:`take_descriptors`.
 
         Returns:
             The message. None if the peer has closed the connection.
@@ -216,23 +214,16 @@ class BlockingConnection:
                 if (left := deadline - time.monotonic()) <= 0:
                     raise TimeoutError
                 self._socket.settimeout(left)
-            if not self.read(descriptors):
+            if not self.read():
                 return None
         return message
 
-    def read(self, descriptors: int = 0) -> bool:
+    def read(self) -> bool:
         """Read data once, and return whether the connection is still open. :meth:`take` returns the messages in the
         data.
-
-        Args:
-            descriptors: The largest number of descriptors that may arrive with the data.
         """
         try:
-            if descriptors:
-                data, passed = _receive(self._socket, descriptors)
-                self._descriptors += passed
-            else:
-                data = self._socket.recv(_READ_SIZE)
+            data = self._socket.recv(_READ_SIZE)
         except ConnectionResetError:  # the peer ended before it had read everything
             return False
         self._decoder.feed(data)
@@ -246,16 +237,24 @@ class BlockingConnection:
         """
         return self._decoder.take()
 
-    def take_descriptors(self) -> list[int]:
-        """Return the descriptors that were received with the last messages. The caller must close the descriptors."""
-        taken, self._descriptors = self._descriptors, []
-        return taken
-
     def close(self) -> None:
-        """Close the connection, and the received descriptors that the caller has not taken."""
-        for descriptor in self.take_descriptors():
-            os.close(descriptor)
+        """Close the connection."""
         self._socket.close()
+
+
+def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequence[int]) -> None:
+    """Send a request to a :class:`~container.system.fork_server.ForkServer`, together with descriptors.
+
+    Raises:
+        OSError: the connection is closed.
+    """
+    fd = os.memfd_create("request")
+    try:
+        os.write(fd, json.dumps(request).encode())
+        os.lseek(fd, 0, os.SEEK_SET)
+        socket.send_fds(sock, [b"{}\n"], [fd, *descriptors])
+    finally:
+        os.close(fd)
 
 
 def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:

@@ -41,7 +41,7 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         raise
 
 
-def write_all(descriptor: int, data: bytes | memoryview) -> None:
+def write_all(descriptor: int, data: bytes | bytearray | memoryview) -> None:
     """Write all of the data to a descriptor."""
     view = memoryview(data)
     while view:

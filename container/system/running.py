@@ -99,7 +99,6 @@ class Runner:
         runtime: str | None = None,
         session: bool = False,
         tidies: bool = False,
-        pass_fds: Sequence[int] = (),
     ) -> RunningProcess:
         """Start a process. See :meth:`estimators.backends.hosts.provider.Host.run` for most of the arguments.
 
@@ -107,10 +106,9 @@ class Runner:
             follower: The receiver of the process's output and of its end.
             cwd: The working directory of the process.
             apart: Whether the follower gets standard error separately from standard output.
-            pass_fds: Further descriptors that stay open in the process under the same numbers.
         """
         environment = {**self._environment, **env}
-        passed = list(pass_fds)
+        passed: list[int] = []
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             try:
                 folder = None

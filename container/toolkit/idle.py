@@ -4,40 +4,46 @@ The process has loaded the toolkit's modules, and forks a toolkit for each job. 
 in the container before a job's script runs. Each forked toolkit ends with its job. Only the importer
 (:mod:`container.toolkit.importer`) stays for the scripts of the next job, as long as this process runs.
 
+A job has the container as long as its supervisor is connected to SOCKET. This process greets the supervisor with
+``yours``, and all other supervisors with ``busy``. The supervisor passes the ``environment`` of a toolkit, with a
+descriptor for the toolkit's standard input, output and error, and a descriptor for the answer. When the toolkit has
+ended, this process answers with ``ended`` and the toolkit's ``exit_code``. If a signal has killed the toolkit, the exit
+code is 128 plus the signal's number.
+
+Before the supervisor hangs up, it sends for how many seconds the container is to be ``kept``. If no other job has taken
+the container within this time, this process exits, and with it the container ends. If the supervisor was killed, or
+does not want the container to be kept, this process exits at once.
+
 After SIGTERM (``docker stop``), the process sends SIGTERM to the running toolkits, and exits after they have exited. A
 second SIGTERM, or SIGINT, makes the process exit at once.
-
-A supervisor connects to SOCKET and sends ``run`` with the job's ``environment`` and a descriptor for the toolkit's
-standard input, output and error. When the toolkit has ended, this process answers with ``ended`` and the toolkit's
-``exit_code``. If a signal has killed the toolkit, the exit code is 128 plus the signal's number. The process can run
-several jobs at once, but a pool runs only one job at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import signal
 import socket
 import sys
-from typing import NoReturn
+import time
+from collections.abc import Mapping
+from typing import Any, NoReturn
 
 from container import launchers
 from container.contract import variables
 from container.system import folders, processes
-from container.system.connection import BlockingConnection
-from container.system.loop import SelectorLoop
+from container.system.fork_server import ForkServer, decoded, send
 from container.toolkit import train
 
-#: Time limit for the request of a supervisor that has connected, in seconds. Other supervisors must wait meanwhile.
-_PATIENCE = 5.0
+#: Time in seconds within which the job that has created the container must connect.
+_FIRST_S = 60.0
 
 
-def main(argv: list[str]) -> int:
-    """Serve requests until SIGTERM.
+def main(argv: list[str]) -> NoReturn:
+    """Serve jobs until the container is no longer kept, or until SIGTERM.
 
-    Returns:
-        0 if all jobs have ended; 143 if a job was still running.
+    The exit code is 0 if all toolkits have ended, and 143 if a toolkit is still running.
     """
     [place] = argv
     train.load_runtime(launchers.of(None))  # the runtime of most jobs, loaded once instead of in each job
@@ -47,97 +53,89 @@ def main(argv: list[str]) -> int:
     listener.bind(place)
     os.chmod(place, 0o666)  # for a supervisor that is not root; only the supervisor's user can enter the folder
     listener.listen()
-    return _Idle(SelectorLoop(), listener).run()
+    importers = folders.unmade()
+    request = _Idle(listener).run()
+    _become_toolkit({**request["environment"], variables.IMPORTERS: str(importers)}, *request["passed"])
 
 
-class _Idle:
-    """Fork toolkits until this process receives SIGTERM or SIGINT.
+class _Idle(ForkServer):
+    """Fork toolkits for one job after another.
 
     Args:
-        loop: The event loop.
         listener: The socket to which supervisors connect.
     """
 
-    def __init__(self, loop: SelectorLoop, listener: socket.socket) -> None:
-        self._loop = loop
-        self._listener = listener
-        self._jobs: set[int] = set()  # the toolkits' pids
-        self._told = False
-        self._importers = folders.unmade()
-        loop.add_signal_handler(signal.SIGTERM, self._end)
-        loop.add_signal_handler(signal.SIGINT, loop.stop)
-        loop.add_reader(listener.fileno(), self._accept)
+    def __init__(self, listener: socket.socket) -> None:
+        super().__init__(listener, "fleetfit-idle")
+        self._until = time.monotonic() + _FIRST_S
+        self._job: socket.socket | None = None  # the connection of the job that has the container
+        self._used = False  # whether a toolkit was forked for this job
+        self._ending = False
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._end)
 
-    def run(self) -> int:
-        """Serve requests, and return the exit code of this process."""
-        self._loop.run()
-        return 128 + signal.SIGTERM if self._jobs else 0
-
-    def _end(self) -> None:
+    def _end(self, number: int, frame: object) -> None:
         """Send SIGTERM to the toolkits, whose scripts get time to save. Exit after all toolkits have exited."""
-        if self._told or not self._jobs:
-            self._loop.stop()
-            return
-        self._told = True
-        self._loop.remove_reader(self._listener.fileno())
-        self._listener.close()
-        for pid in self._jobs:
+        if self._ending or not self._forked or number == signal.SIGINT:
+            sys.exit(128 + signal.SIGTERM if self._forked else 0)
+        self._ending = True
+        for pid in self._forked:
             os.kill(pid, signal.SIGTERM)
 
-    def _accept(self) -> None:
-        sock, _ = self._listener.accept()
-        connection = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
-        try:
-            environment, descriptor = _receive(connection)
-        except (OSError, ValueError):  # a program only tested the connection, or disconnected
-            connection.close()
-            return
-        pid = os.fork()
-        if pid == 0:
-            _become_toolkit({**environment, variables.IMPORTERS: str(self._importers)}, descriptor)
-        os.close(descriptor)
+    def _patience(self) -> float | None:
+        if self._forked or (self._job is not None and not self._ending):
+            return None
+        left = self._until - time.monotonic()
+        if left <= 0 or self._ending:
+            sys.exit(0)
+        return left * 1000
 
-        def ended(status: int) -> None:
-            self._jobs.remove(pid)
+    def accept(self) -> None:
+        super().accept()
+        for sock in list(self.peers.values()):
+            if self._job is None and not self._ending and time.monotonic() < self._until:
+                self._job, self._used = sock, False
+                send(sock, {"op": "yours"})
+            elif sock is not self._job:
+                send(sock, {"op": "busy"})
+                self.drop(sock)
+
+    def _refusal(self, request: Mapping[str, Any]) -> str | None:
+        return "the container is ending" if self._ending else None
+
+    def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
+        if pid < 0:
+            sys.exit(1)  # a supervisor takes the container's end for the answer
+        self._used = True
+        self._forked[pid] = socket.socket(fileno=os.dup(request["passed"][1]))
+
+    def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
+        if pid in self._forked:
             code, number = processes.decode_status(status)
-            with connection, contextlib.suppress(OSError):
-                connection.send({"op": "ended", "exit_code": code if number is None else 128 + number})
-            if self._told and not self._jobs:
-                self._loop.stop()
+            with self._forked.pop(pid) as answer:
+                send(answer, {"op": "ended", "exit_code": code if number is None else 128 + number})
 
-        self._jobs.add(pid)
-        self._loop.on_child(pid, ended)
-
-
-def _receive(connection: BlockingConnection) -> tuple[dict[str, str], int]:
-    """Return the variables of a job, and the descriptor that was sent with them.
-
-    Raises:
-        ValueError: the message is not a valid request.
-    """
-    match connection.receive(_PATIENCE, descriptors=1):
-        case {"op": "run", "environment": dict(environment)}:
-            descriptors = connection.take_descriptors()
-            if len(descriptors) == 1:
-                return {str(name): str(value) for name, value in environment.items()}, descriptors[0]
-            for descriptor in descriptors:
-                os.close(descriptor)
-    raise ValueError("not a job")
+    def _hung_up(self, sock: socket.socket, data: bytes) -> None:
+        kept = decoded(data).get("keep")
+        if kept is not None or self._used:
+            self._until = time.monotonic() + (kept or 0.0)
+        self._job = None
+        self.drop(sock)
 
 
-def _become_toolkit(environment: dict[str, str], descriptor: int) -> NoReturn:
+def _become_toolkit(environment: Mapping[str, str], descriptor: int, *others: int) -> NoReturn:
     """Run the toolkit in this fork, as the command ``python -m container train`` would, and exit."""
     code = 1
     try:
         os.setsid()
         for standard in (0, 1, 2):
             os.dup2(descriptor, standard)
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, signal.SIG_DFL)
         os.closerange(3, max(map(int, os.listdir("/proc/self/fd"))) + 1)
         os.chdir("/")
         os.environ.update(environment)
+        processes.set_name("python")
         code = train.main([])
     except BaseException:  # noqa: BLE001 - the child must not continue in the parent's code
         sys.excepthook(*sys.exc_info())

@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from container.contract import variables
 from container.contract.messages import Message, encode
 from container.system import processes
-from container.system.connection import BlockingConnection
+from container.system.connection import BlockingConnection, ask
 from container.system.holding import hold
 
 #: The variable with the process's name. The toolkit sets it for processes that the toolkit starts itself.
@@ -239,10 +239,10 @@ class _Importer:
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
         sock = socket.socket(socket.AF_UNIX)
-        importer = BlockingConnection(sock, limit=variables.VARIABLES_LIMIT)
+        importer = BlockingConnection(sock)
         try:
             sock.connect(path)
-            importer.send({"op": "fork", "argv": list(command), "environment": env, "pid": os.getpid()}, descriptors)
+            ask(sock, {"argv": list(command), "environment": env, "pid": os.getpid()}, descriptors)
             while self._readable(importer) and importer.read():
                 if answer := importer.take():
                     return Forked(importer, int(answer["pid"]))

@@ -71,7 +71,63 @@ class Finding:
     remedy: str = ""
 
 
-class Backend(abc.ABC):
+class BackendQueries:
+    """Queries that backends and host providers answer without starting anything.
+
+    A subclass overrides the methods for the features that it supports.
+    """
+
+    @classmethod
+    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
+        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
+
+        The values are stored in the job's record, from which the supervisor reads them. Return None if there are no
+        such values.
+        """
+        return None
+
+    @classmethod
+    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
+        """Return the backend's options, changed so that they mean the same on a machine with other files and variables.
+
+        For example, the machines that a host file lists replace the path of the file.
+
+        Raises:
+            ConfigurationError: an option is invalid, or names a file that does not exist.
+        """
+        return dict(options.backend_options)
+
+    @classmethod
+    def patient(cls, options: JobOptions) -> dict[str, Any]:
+        """Return the options with which a job waits while other jobs use the resources, as a tuner's trial does."""
+        return dict(options.backend_options)
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
+
+        The result may include resources of running jobs. The caller leaves these resources alone.
+
+        If the backend cannot be reached, return an empty list. A backend that is searched only at the user's request
+        raises BackendError instead.
+
+        Args:
+            region: The region to search, for backends that are searched only if the user names a region
+                (``searched_by_name`` in :class:`estimators.job.fleets.Capabilities`). If "", the default region of the
+                backend's tools is searched.
+
+        Raises:
+            BackendError: the user has requested the search, and the backend cannot be reached.
+        """
+        return ()
+
+    @classmethod
+    def diagnose(cls) -> Sequence[Finding]:
+        """Return the backend's findings for ``fleetfit doctor``."""
+        return ()
+
+
+class Backend(BackendQueries, abc.ABC):
     """An object that runs the hosts of one job.
 
     All methods except coroutines return without waiting. The work that they start continues in the event loop.
@@ -132,53 +188,6 @@ class Backend(abc.ABC):
             record: The folder for the job's record, which need not exist.
         """
 
-    @classmethod
-    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
-
-        The values are stored in the job's record, from which the supervisor reads them. Return None if there are no
-        such values.
-        """
-        return None
-
-    @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options, changed so that they mean the same on a machine with other files and variables.
-
-        For example, the machines that a host file lists replace the path of the file.
-
-        Raises:
-            ConfigurationError: an option is invalid, or names a file that does not exist.
-        """
-        return dict(options.backend_options)
-
-    @classmethod
-    def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the options with which a job waits while other jobs use the resources, as a tuner's trial does."""
-        return dict(options.backend_options)
-
-    @classmethod
-    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
-
-        If the backend cannot be reached, return an empty list. A backend that is searched only at the user's request
-        raises BackendError instead.
-
-        Args:
-            region: The region to search, for backends that are searched only if the user names a region
-                (``searched_by_name`` in :class:`estimators.job.fleets.Capabilities`). If "", the default region of the
-                backend's tools is searched.
-
-        Raises:
-            BackendError: the user has requested the search, and the backend cannot be reached.
-        """
-        return ()
-
-    @classmethod
-    def diagnose(cls) -> Sequence[Finding]:
-        """Return the backend's findings for ``fleetfit doctor``."""
-        return ()
-
     def hand_on(self, host: str, data: bytes) -> None:
         """Report bytes that a host's training process has just printed."""
         self.events.put_nowait(OutputRead(host, data))
@@ -210,7 +219,7 @@ class Backend(abc.ABC):
         """
         self.spec = self.spec.with_hosts(hosts)
 
-    def say(self, host: str, words: bytes) -> None:  # noqa: B027 - an image without our toolkit has no lifeline
+    def say(self, host: str, words: bytes) -> None:  # an image without our toolkit has no lifeline
         """Write data to a host's lifeline, the channel from which the host's toolkit reads messages."""
 
     def kill_host(self, host: str) -> None:
@@ -258,7 +267,7 @@ class Backend(abc.ABC):
         """
         return False
 
-    def locate(self, host: str, place: str) -> None:  # noqa: B027 - a default: hosts on this machine need no place
+    def locate(self, host: str, place: str) -> None:
         """Set the machine or node on which a host runs, before or after the host is requested.
 
         Args:
@@ -266,21 +275,21 @@ class Backend(abc.ABC):
             place: The name of a machine or node that the source returned by :meth:`membership` lists.
         """
 
-    def withdraw(self, host: str) -> None:  # noqa: B027 - a default: hosts on this machine are acquired at once
+    def withdraw(self, host: str) -> None:
         """Cancel the request for a host if the host is not acquired yet."""
 
     def add_host(self, host: str) -> None:
         """Provide the inputs to an additional host, then start the host."""
         raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
-    async def refresh_checkpoints(self, host: str) -> None:  # noqa: B027 - a default
+    async def refresh_checkpoints(self, host: str) -> None:
         """Copy new checkpoints to a host that does not train yet. New checkpoints are those saved since the host was
         prepared.
 
         Do nothing for a host that shares its checkpoint folder with the other hosts.
         """
 
-    async def share_checkpoints(self) -> None:  # noqa: B027 - a default
+    async def share_checkpoints(self) -> None:
         """Copy the checkpoints of all hosts to every host, while no host trains."""
 
     @abc.abstractmethod

@@ -21,7 +21,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import io
-import math
 import signal
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -30,6 +29,7 @@ from typing import Any
 from container.contract import rules, wire
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.names import suggests_arguments
+from container.contract.rules import option
 from estimators.backends.base import Backend
 from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
@@ -38,6 +38,18 @@ from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 _STOPPED = 128 + signal.SIGTERM
+
+
+def _lines(where: str, value: Any) -> tuple[str | tuple[int, str], ...]:
+    return tuple(_line(where, line) for line in rules.items_of(where, value))
+
+
+def _line(where: str, line: Any) -> str | tuple[int, str]:
+    if isinstance(line, str):
+        return line
+    if isinstance(line, list | tuple) and len(line) == 2 and isinstance(line[0], int) and isinstance(line[1], str):
+        return line[0], line[1]
+    raise ConfigurationError(f"{where}: each must be a string or (rank, string), got {line!r}.")
 
 
 @suggests_arguments
@@ -55,22 +67,17 @@ class FakeOutcome:
         model: The files in ``model.tar.gz``: path -> text. Without files, there is no model.
     """
 
-    seconds: float = 0.0
-    lines: Sequence[str | tuple[int, str]] = ()
+    seconds: float = option(rules.number(), 0.0)
+    lines: Sequence[str | tuple[int, str]] = option(_lines, ())
     metrics: Mapping[str, Sequence[float]] = dataclasses.field(default_factory=dict)
     failure: Failure | None = None
     exit_code: int = 0
     model: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        seconds = self.seconds
-        if isinstance(seconds, bool) or not isinstance(seconds, int | float) or not 0 <= seconds < math.inf:
-            raise ConfigurationError(f"FakeOutcome(seconds=…) must be a number, at least 0; got {seconds!r}.")
+        rules.check(self)
         if isinstance(self.exit_code, bool) or not isinstance(self.exit_code, int):
             raise ConfigurationError(f"FakeOutcome(exit_code=…) must be a whole number, got {self.exit_code!r}.")
-        if isinstance(self.lines, str):
-            raise ConfigurationError(f"FakeOutcome(lines=…) must be a list, got {self.lines!r}.")
-        object.__setattr__(self, "lines", tuple(_line(line) for line in self.lines))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the outcome as a dict that can be stored as JSON. :meth:`from_dict` restores the outcome."""
@@ -232,14 +239,6 @@ class FakeBackend(Backend):
         running, self._running = self._running, []
         for host in running:
             self.events.put_nowait(HostEnd(host=host, exit_code=exit_code, signal=signal))
-
-
-def _line(line: Any) -> str | tuple[int, str]:
-    if isinstance(line, str):
-        return line
-    if isinstance(line, list | tuple) and len(line) == 2 and isinstance(line[0], int) and isinstance(line[1], str):
-        return line[0], line[1]
-    raise ConfigurationError(f"FakeOutcome(lines=…): each must be a string or (rank, string), got {line!r}.")
 
 
 def _rank_and_text(line: str | tuple[int, str]) -> tuple[int, str]:

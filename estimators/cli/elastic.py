@@ -290,9 +290,7 @@ def _hosts(args: argparse.Namespace, elastic: bool) -> tuple[int, int, int | Non
         raise ConfigurationError(
             f"{option} and --host-discovery-script both name the hosts. Give only one of these options."
         )
-    named = (
-        horovodrun.read_hosts(option, args.hosts) if args.hosts is not None else horovodrun.read_hostfile(args.hostfile)
-    )
+    named = horovodrun.named_hosts(args.hosts, args.hostfile)
     filled = horovodrun.fill(named, args.num_proc)
     counts = named if elastic else filled  # an elastic job can grow to all named hosts, as with horovodrun
     if len(set(counts.values())) > 1:

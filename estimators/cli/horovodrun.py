@@ -145,45 +145,28 @@ def environment(args: argparse.Namespace) -> dict[str, str]:
     return found
 
 
-def read_hosts(option: str, text: str) -> dict[str, int]:
-    """Convert a text such as ``server1:2,server2:2`` to a mapping from host names to numbers of slots.
+def named_hosts(hosts: str | None, hostfile: str | None) -> dict[str, int]:
+    """Return the hosts that ``-H`` or ``--hostfile`` names, as a mapping from host names to numbers of slots.
+
+    Args:
+        hosts: The value of ``-H``, such as ``server1:2,server2:2``. None if ``--hostfile`` is given.
+        hostfile: The path of a file with lines such as ``server1 slots=2``.
 
     Raises:
-        ConfigurationError: the text has another form.
+        ConfigurationError: the file cannot be read, or a host has no number of slots or another invalid form.
     """
-    found: dict[str, int] = {}
-    for part in text.split(","):
-        name, _, slots = part.strip().rpartition(":")
-        if not name or not slots.isdecimal() or not int(slots) or name in found:
-            raise ConfigurationError(f"{option} {text}: {part!r} is not HOST:SLOTS. Write HOST:SLOTS,HOST:SLOTS.")
-        found[name] = int(slots)
-    return found
+    from estimators.backends.ssh import machines
 
-
-def read_hostfile(path: str) -> dict[str, int]:
-    """Return the content of a host file as a mapping from host names to numbers of slots.
-
-    A line of the file has the form ``server1 slots=2``.
-
-    Raises:
-        ConfigurationError: the file cannot be read, or a line has another form.
-    """
-    try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"--hostfile {path}: the file cannot be read: {error}.") from error
-    found: dict[str, int] = {}
-    for line in lines:
-        words = line.partition("#")[0].split()
-        if not words:
-            continue
-        slots = words[1].removeprefix("slots=") if len(words) == 2 and words[1].startswith("slots=") else ""
-        if not slots.isdecimal() or not int(slots) or words[0] in found:
-            raise ConfigurationError(f"--hostfile {path}: {line!r} is not of the form `HOST slots=N`.")
-        found[words[0]] = int(slots)
-    if not found:
-        raise ConfigurationError(f"--hostfile {path} names no host.")
-    return found
+    option = "-H" if hosts is not None else "--hostfile"
+    named = (
+        machines.parse_list(hosts, option) if hosts is not None else machines.read_file(Path(hostfile or ""), option)
+    )
+    slots = {machine.name: machine.slots or 0 for machine in named}
+    if not slots or not all(slots.values()):
+        raise ConfigurationError(
+            f"{option} must name hosts with slots: -H HOST:SLOTS,HOST:SLOTS, or lines `HOST slots=N`."
+        )
+    return slots
 
 
 def fill(hosts: Mapping[str, int], processes: int) -> dict[str, int]:

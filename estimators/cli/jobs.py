@@ -150,10 +150,10 @@ def _attach(name: str, args: argparse.Namespace | None = None) -> TrainingJob:
 
 def run_list(args: argparse.Namespace) -> int:
     """Print a list of the jobs."""
-    from estimators.results.listing import summaries
+    from estimators.results.listing import JobList
     from estimators.results.tables import terminal_width
 
-    jobs, unreadable = summaries()
+    jobs, unreadable = JobList().summaries()
     for line in unreadable:
         console.say(line)
     if args.status:

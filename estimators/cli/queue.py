@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the jobs that run or wait in the queues."""
-    from estimators.job.queueing import order
+    from estimators.job.queueing import placed
     from estimators.records.queues import JobQueue, machine, queue_names
 
     names = queue_names()
@@ -52,9 +52,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         console.out_json(
             {
-                name: [
-                    {**dataclasses.asdict(one), "position": place} for place, one in _placed(entries, order(entries))
-                ]
+                name: [{**dataclasses.asdict(one), "position": place} for place, one in placed(entries)]
                 for name, entries in found.items()
             }
         )
@@ -62,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     rows = [
         [name, "running" if place is None else str(place), one.job, str(one.priority), str(one.needs), _since(one)]
         for name, entries in found.items()
-        for place, one in _placed(entries, order(entries))
+        for place, one in placed(entries)
     ]
     if not rows:
         console.say("no job runs or waits in a queue.")
@@ -72,15 +70,6 @@ def run(args: argparse.Namespace) -> int:
     )
     console.say(f"this machine has {machine()}.")
     return Exit.OK
-
-
-def _placed(entries: list[QueuedJob], waiting: list[QueuedJob]) -> list[tuple[int | None, QueuedJob]]:
-    """Return the running jobs, followed by the waiting jobs.
-
-    Each waiting job has its place in the queue, from 1. The place of a running job is None.
-    """
-    running = sorted((one for one in entries if one.running), key=lambda one: one.since)
-    return [*((None, one) for one in running), *enumerate(waiting, 1)]
 
 
 def _since(entry: QueuedJob) -> str:

@@ -153,11 +153,12 @@ def _installed(args: argparse.Namespace, place: EndpointFiles, address: Address,
 
     Return whether the file was installed.
     """
+    from estimators.backends.sagemaker import sdk_config
     from estimators.service import profile
 
     if args.no_profile or args.no_sdk_config:
         return False
-    path = profile.user_sdk_config()
+    path = sdk_config.user_file()
     if not profile.install_sdk_config(place, address, path):
         console.say(
             f"{path} is your own file and is not changed. Therefore the SDK needs {' and '.join(profile.SDK_CONFIG)} "

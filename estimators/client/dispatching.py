@@ -33,7 +33,7 @@ from typing import IO, Any
 
 from container.contract import rules
 from container.contract.messages import Decoder, Message, MessageError, decode, encode
-from container.system import archive
+from container.system import archive, files
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT
 from estimators.backends.dispatchers.parcels import relocated
@@ -79,10 +79,9 @@ class Speaker:
         Raises:
             OSError: the reader has closed the connection.
         """
-        data = memoryview(encode(message, LIMIT))
+        data = encode(message, LIMIT)
         with self._lock:
-            while data:
-                data = data[os.write(sys.stdout.fileno(), data) :]
+            files.write_all(sys.stdout.fileno(), data)
 
 
 # --- taking a job ---

@@ -318,6 +318,19 @@ def _leftovers(path: Path) -> list[int]:
     return found
 
 
+def begin_record(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, now: float) -> None:
+    """Write the request, the options and the first status of a new job to the job's record.
+
+    Raises:
+        RecordError: the record cannot be written.
+    """
+    request = spec.to_request()
+    record.write_request(request)
+    record.write_options(rules.to_dict(options))
+    record.write_status(statuses.new_status(request, now, warnings=options.warnings))
+    record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
+
+
 def fill(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, source: Source | None, now: float) -> None:
     """Write the initial content of a new record: the request, the options, the status, the source and the provenance.
 
@@ -327,11 +340,7 @@ def fill(record: JobRecord, spec: TrainingJobSpec, options: JobOptions, source: 
     """
     from estimators.records.provenance import caller_facts
 
-    request = spec.to_request()
-    record.write_request(request)
-    record.write_options(rules.to_dict(options))
-    record.write_status(statuses.new_status(request, now, warnings=options.warnings))
-    record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
+    begin_record(record, spec, options, now)
     if source is not None:
         with explained(record.source_dir, "copy the source to"):
             source.copy_to(record.source_dir)

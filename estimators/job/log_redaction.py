@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract.failures import Failure
 from container.contract.names import CUT
+from container.contract.texts import map_texts
 from estimators.job.redaction import mask_known, secret_words
 from estimators.job.secrets import MASK, looks_secret
 
@@ -121,23 +122,12 @@ def _secrets(value: Any, *, hidden: bool) -> Iterator[str]:
             waiting += [(inner, looks_secret(name), within or named) for name, inner in decoded.items()]
 
 
-def mask_texts(value: Any, mask: Callable[[str], str]) -> Any:
-    """Return a copy of JSON-like data in which secrets are hidden in every text."""
-    if isinstance(value, str):
-        return mask(value)
-    if isinstance(value, Mapping):
-        return {name: mask_texts(item, mask) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [mask_texts(item, mask) for item in value]
-    return value
-
-
 def mask_failure(failure: Failure, mask: Mask) -> Failure:
     """Return the failure without secrets.
 
     Hosts cut long texts. Therefore a text may begin or end with a part of a secret. Such parts are hidden too.
     """
-    return Failure.from_dict(mask_texts(failure.to_dict(), mask.of_tail))
+    return Failure.from_dict(map_texts(failure.to_dict(), mask.of_tail))
 
 
 def _is_harmless(value: str) -> bool:

@@ -100,6 +100,16 @@ def order(entries: Iterable[QueuedJob]) -> list[QueuedJob]:
     return sorted(waiting, key=lambda entry: (-entry.priority, entry.since, entry.job))
 
 
+def placed(entries: Iterable[QueuedJob]) -> list[tuple[int | None, QueuedJob]]:
+    """Return the running jobs, followed by the waiting jobs in the order in which they start.
+
+    Each waiting job has its place in the queue, from 1. The place of a running job is None.
+    """
+    known = list(entries)
+    running = sorted((entry for entry in known if entry.running), key=lambda entry: entry.since)
+    return [*((None, entry) for entry in running), *enumerate(order(known), 1)]
+
+
 def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
     """Return whether a waiting job may start now: it is the next job, and the resources that it needs are free."""
     known = list(entries)

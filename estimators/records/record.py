@@ -30,7 +30,7 @@ from container.contract.layout import MLTree
 from container.contract.membership import natural_key
 from container.contract.names import nearest, shown
 from container.contract.wire import Event
-from container.system import locks
+from container.system import files, locks
 from container.system.removing import remove_tree
 from estimators.job.errors import ConfigurationError, JobExistsError, JobNotFoundError, RecordError
 from estimators.records import status as statuses
@@ -414,9 +414,7 @@ class JobRecord:
             if self._events_fd is None:
                 self._events_fd = open_private(self.events_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT)
             self._torn = True  # if the write fails, the next write begins with a line break
-            view = memoryview(lines)
-            while view:
-                view = view[os.write(self._events_fd, view) :]
+            files.write_all(self._events_fd, lines)
             self._torn = False
 
     def events(self, *kinds: str) -> Iterator[Event]:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract.messages import Message
+from container.system import files
 from estimators.job.errors import RecordError
 from estimators.records import status as statuses
 from estimators.records.logs import read_part, size_of
@@ -245,8 +246,6 @@ def _write(path: Path, at: int, data: bytes) -> None:
         if os.fstat(descriptor).st_size != at:
             raise OSError(0, f"the file does not end at byte {at}")
         os.lseek(descriptor, at, os.SEEK_SET)
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        files.write_all(descriptor, data)
     finally:
         os.close(descriptor)

@@ -2,27 +2,61 @@
 
 from __future__ import annotations
 
+import os
+import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import strategy_from_hyperparameters
 from estimators.job.errors import JobNotFoundError, RecordError
-from estimators.records.record import JobRecord, job_names
+from estimators.records.record import JobRecord, job_names, jobs_folder
 
 
-def summaries() -> tuple[list[dict[str, Any]], list[str]]:
-    """Return a summary of each job, newest first, and a line about each record that cannot be read."""
-    found: list[dict[str, Any]] = []
-    unreadable: list[str] = []
-    for name in job_names():
-        try:
-            found.append(summary(JobRecord.open(name)))
-        except JobNotFoundError:
-            continue  # removed meanwhile
-        except RecordError as error:
-            unreadable.append(f"{name}: {error}")
-    return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True), unreadable
+class JobList:
+    """The summaries of all jobs of a home. The record of a job that has ended is read again only if its status has
+    changed.
+
+    Args:
+        home: The folder to use instead of ``$FLEETFIT_HOME``.
+    """
+
+    def __init__(self, home: Path | None = None) -> None:
+        self._home = home
+        self._over: dict[str, tuple[int, dict[str, Any]]] = {}
+        self._guard = threading.Lock()
+
+    def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return the :func:`summary` of each job, newest first, and a line about each record that cannot be read."""
+        with self._guard:  # concurrent requests would do the same work
+            folder = str(jobs_folder(self._home))
+            before, self._over = self._over, {}
+            found: list[dict[str, Any]] = []
+            unreadable: list[str] = []
+            for name in job_names(self._home):
+                mark = _changed(f"{folder}/{name}/status.json")
+                known = before.get(name)
+                if known is None or known[0] != mark:
+                    try:
+                        known = (mark, summary(JobRecord.open(name, self._home)))
+                    except JobNotFoundError:
+                        continue  # removed meanwhile
+                    except RecordError as error:
+                        unreadable.append(f"{name}: {error}")
+                        continue
+                # A running job may lose its supervisor without a change of its status, so it is not cached.
+                if mark and known[1]["ended"] is not None:
+                    self._over[name] = known
+                found.append(known[1])
+            return sorted(found, key=lambda job: job["created"] or 0.0, reverse=True), unreadable
+
+
+def _changed(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0
 
 
 def summary(record: JobRecord) -> dict[str, Any]:

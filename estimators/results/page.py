@@ -60,11 +60,15 @@ def facts(result: Result) -> list[tuple[str, str]]:
     return found
 
 
-def _rank(rank: RankResult) -> tuple[str, ...]:
-    end = "–" if rank.exit_code is None else f"exit code {rank.exit_code}"
+def end_text(rank: RankResult) -> str:
+    """Return a text about the end of a rank's process. Return ``–`` for a process that has not ended."""
     if rank.signal is not None:
-        end = f"signal {rank.signal}"
+        return f"signal {rank.signal}"
+    return "–" if rank.exit_code is None else f"exit code {rank.exit_code}"
+
+
+def _rank(rank: RankResult) -> tuple[str, ...]:
     return (
         str(rank.rank), rank.host, time_text(rank.steps.quantile(0.5)), time_text(rank.own_s),
-        time_text(rank.exchange_s), bytes_text(rank.peak_memory_bytes), end,
+        time_text(rank.exchange_s), bytes_text(rank.peak_memory_bytes), end_text(rank),
     )  # fmt: skip

@@ -405,16 +405,11 @@ class Result:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the result as a JSON-serialisable dict, which :meth:`from_dict` reads."""
-        found = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        found = dataclasses.asdict(dataclasses.replace(self, ranks=(), series=()))
         found["format"] = FORMAT
         found["ranks"] = [{**vars(rank), "steps": rank.steps.to_dict()} for rank in self.ranks]
         columns = [field.name for field in dataclasses.fields(Point)]
         found["series"] = {name: [getattr(point, name) for point in self.series] for name in columns}
-        found["moments"] = [vars(moment) for moment in self.moments]
-        for name in ("model", "checkpointing"):
-            found[name] = dataclasses.asdict(found[name]) if found[name] is not None else None
-        for name in ("phases", "final_metrics", "hyperparameters", "data", "provenance"):
-            found[name] = dict(found[name])
         return found
 
     def to_json(self) -> str:

@@ -153,12 +153,6 @@ def _installed(place: EndpointFiles, address: Address) -> str:
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
 
-def user_sdk_config() -> Path:
-    """Return the default location of the SageMaker SDK's configuration."""
-    home = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    return Path(home) / "sagemaker" / "config.yaml"
-
-
 # --- the profile ---
 
 

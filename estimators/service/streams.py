@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from container.contract import wire
+from container.system import files
 from estimators.records.logs import LogReader, ProcessLog, Span, read_part, read_spans, size_of
 from estimators.records.record import JobRecord
 
@@ -300,9 +301,7 @@ def _cut(span: Span) -> list[tuple[int, int]]:
 def _append(path: Path, data: bytes | bytearray) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(descriptor, view) :]
+        files.write_all(descriptor, data)
     finally:
         os.close(descriptor)
 

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import wire
-from container.contract.texts import writable
+from container.contract.texts import map_texts, writable
 from estimators.job import metrics
 from estimators.job.errors import RecordError
-from estimators.job.log_redaction import Mask, mask_texts
+from estimators.job.log_redaction import Mask
 from estimators.job.request import TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.logs import LogWriter
@@ -89,7 +89,7 @@ class Journal:
 
     def step(self, secondary: SecondaryStatus, message: str = "") -> None:
         """Set the secondary status."""
-        self.status = statuses.transition(self.status, secondary, time.time(), mask_texts(message, self._mask))
+        self.status = statuses.transition(self.status, secondary, time.time(), map_texts(message, self._mask))
 
     def write_status(self, *, last: bool = False) -> None:
         """Write the status. Pass an error of the record to the supervisor's ``record_failed``.
@@ -98,7 +98,7 @@ class Journal:
             last: Whether the write is the last write of the job. An error of the last write is only printed.
         """
         try:
-            self._record.write_status(mask_texts(self.status, self._mask))
+            self._record.write_status(map_texts(self.status, self._mask))
         except RecordError as error:
             if last:
                 print(f"fleetfit: the last status could not be written: {error}", file=sys.stderr)
@@ -134,7 +134,7 @@ class Journal:
             # Metrics are numbers without secrets, and there may be millions of them.
             event
             if event.kind == "metric"
-            else dataclasses.replace(event, data=mask_texts(event.data, self._mask.of_tail))
+            else dataclasses.replace(event, data=map_texts(event.data, self._mask.of_tail))
             for event in events
         ]
         try:

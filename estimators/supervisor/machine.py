@@ -415,15 +415,8 @@ class JobMachine:
             self._finish()
             return
         has_run = self.attempts.ran(self._now) > 0
-        outcome = self._attempt_over()
-        if isinstance(outcome, Failure):
-            self.failure = outcome
-        elif self._late_stop is None:
-            self._await_next(outcome)
+        if self._end_attempt():
             return
-        else:
-            self._move(Happening.RETRY)
-            self._stop_as(*self._late_stop)
         if has_run:  # an earlier attempt has left outputs
             self._collect()
         else:
@@ -470,16 +463,8 @@ class JobMachine:
         stopping = self.stage.is_stopping
         if not stopping and failed and self.failure is None and not self.attempts.taken:
             self.failure = self.reported or self._unexplained()
-        if not stopping and (self.failure is not None or failed):
-            outcome = self._attempt_over()
-            if isinstance(outcome, Failure):
-                self.failure = outcome
-            elif self._late_stop is None:
-                self._await_next(outcome)
-                return
-            else:  # another attempt would have followed, but the job is to stop
-                self._move(Happening.RETRY)
-                self._stop_as(*self._late_stop)
+        if not stopping and (self.failure is not None or failed) and self._end_attempt():
+            return
         if self.hurried:
             self._finish()
             return
@@ -507,17 +492,23 @@ class JobMachine:
 
     # --- attempts ---
 
-    def _attempt_over(self) -> NextAttempt | Failure:
-        """End an attempt that was interrupted or has failed. Return the next attempt, or the failure with which the job
-        ends.
-        """
+    def _end_attempt(self) -> bool:
+        """End an attempt that was interrupted or has failed. Return whether another attempt follows."""
         self._cancel(*_OF_ATTEMPT)
         self._do(Do.ATTEMPT_OVER)
         if self.failure is not None:
             self.failure = mask_failure(self.failure, self._mask)
         outcome = self.attempts.over(self.failure, self._now)
         self._do(Do.KEEP_ATTEMPTS)
-        return outcome
+        if isinstance(outcome, Failure):
+            self.failure = outcome
+        elif self._late_stop is None:
+            self._await_next(outcome)
+            return True
+        else:  # another attempt would have followed, but the job is to stop
+            self._move(Happening.RETRY)
+            self._stop_as(*self._late_stop)
+        return False
 
     def _await_next(self, wait: NextAttempt) -> None:
         """Schedule another attempt."""

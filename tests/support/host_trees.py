@@ -1,4 +1,4 @@
-"""Hosts' trees that the agent prepares in this process."""
+"""Hosts' trees that the agent prepares, or whose models and outputs it packs, in this process."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import io
 from pathlib import Path
 
 from container.agent import channels
+from container.agent.artifacts import collect
 from container.contract.channels import HostChannel
 from container.contract.wire import Event, Piece, decode_line
 from estimators.client.printing import LogPrinter
@@ -40,6 +41,38 @@ class Trees:
     def words(self) -> str:
         """What was printed the last time."""
         return b"".join(piece.data for piece in pieces(self.lines)).decode()
+
+
+class Job:
+    """Hosts' trees, and what collecting them says."""
+
+    def __init__(self, root: Path, hosts: int = 2) -> None:
+        self.bases = [root / f"algo-{i + 1}" / "ml" for i in range(hosts)]
+        for base in self.bases:
+            (base / "model").mkdir(parents=True)
+            (base / "output" / "data").mkdir(parents=True)
+        self.output = root / "out" / "job" / "output"
+        self.lines: list[bytes] = []
+
+    def write(self, host: int, name: str, content: str = "x") -> Path:
+        path = self.bases[host] / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(content)
+        return path
+
+    def collect(self) -> tuple[Path | None, Path | None]:
+        model, output = collect(self.bases, str(self.output), tell=self.lines.append)
+        return Path(model) if model else None, Path(output) if output else None
+
+    @property
+    def events(self) -> list[Event]:
+        events = [decode_line(line) for line in self.lines]
+        assert all(isinstance(event, Event) for event in events)
+        return events  # type: ignore[return-value]
+
+    @property
+    def warnings(self) -> list[str]:
+        return [event.data["message"] for event in self.events if event.kind == "warning"]
 
 
 def pieces(lines: list[bytes]) -> list[Piece]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.config import Config
 
 from estimators.service.s3.keys import OWN
 from estimators.service.s3.server import S3Server
@@ -48,7 +49,7 @@ class Bucket:
     @property
     def client(self) -> Any:
         """A boto3 client of the server itself."""
-        return client_of(self.server, self.server.endpoint)
+        return client_of(self.server.endpoint, self.server.key, self.server.secret)
 
     def uri(self, key: str = "") -> str:
         """``s3://bucket/key``."""
@@ -74,16 +75,17 @@ class Bucket:
         return sorted(found)
 
 
-def client_of(server: S3Server, endpoint: str) -> Any:
+def client_of(endpoint: str, key: str, secret: str, *, region: str = "us-east-1", config: Config | None = None) -> Any:
     """A boto3 client that depends on nothing of the environment."""
     import boto3
 
     return boto3.session.Session().client(
         "s3",
         endpoint_url=endpoint,
-        aws_access_key_id=server.key,
-        aws_secret_access_key=server.secret,
-        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        region_name=region,
+        config=config,
     )
 
 

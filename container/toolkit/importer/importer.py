@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from container.contract import variables
 from container.contract.messages import Message
 from container.system import importers, inherited, processes, sockets
-from container.system.connection import BlockingConnection, Connection
+from container.system.connection import Connection, ask
 from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
 from container.toolkit.importer.imports import SLOW, Imports
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
 #: Variables that the toolkit sets for ranks, and that the importer's interpreter also needs when it starts.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
-#: How long the machine's importer may take to receive a long request, and the host's importer to end, in seconds.
-_RECEIVE_S, _END_S = 2.0, 2.0
+#: How long the host's importer may take to end, in seconds.
+_END_S = 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
@@ -103,7 +103,6 @@ class Importer:
         self._command = [python, str(Path(__file__).with_name("__main__.py")), *sorted(imports.packages)]
         self._place = folder / _name(self._command, self._environment, imports)
         self._request = {
-            "op": "fork",
             **imports._asdict(),
             "cwd": self._code,
             "environment": dict(env),
@@ -125,8 +124,7 @@ class Importer:
             with importers.locked(self._folder):
                 sock = self._reach()
                 self.pid = importers.noted_pid(self._place)
-                sock.settimeout(_RECEIVE_S)
-                BlockingConnection(sock, limit=variables.VARIABLES_LIMIT).send(self._request, [self._listener.fileno()])
+                ask(sock, self._request, [self._listener.fileno()])
         except OSError as error:
             self._give_up(f"{error.filename or 'it'} could not be started: {error.strerror or error}")
         else:

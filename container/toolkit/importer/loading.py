@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
+from typing import Any
 
-from container.contract.messages import Message
 from container.system import files
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
+
+#: A toolkit's request (:class:`container.toolkit.importer.importer.Importer`).
+Request = Mapping[str, Any]
 
 #: Files that some modules read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
@@ -28,7 +31,7 @@ def top_of(statement: str) -> str:
     return statement.split()[1].partition(".")[0]
 
 
-def load(plan: Message, tell: Callable[[str], object]) -> Given:
+def load(plan: Request, tell: Callable[[str], object]) -> Given:
     """Execute the imports that a toolkit has requested.
 
     Args:
@@ -93,7 +96,7 @@ class Given(Loader):
         effects: The effect of each import statement.
     """
 
-    def __init__(self, plan: Message, seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]) -> None:
+    def __init__(self, plan: Request, seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]) -> None:
         self._settings, self._seen, self._effects = plan["settings"], seen, effects
         self._noted = self._digest(_with_settings(plan["environment"], self._settings))
         loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}

@@ -14,6 +14,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import select
 import signal
 import socket
 import sys
@@ -22,11 +23,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from container.contract import variables
-from container.contract.messages import Message
 from container.system import forking, importers, inherited, machine, processes, scripts
-from container.system.connection import BlockingConnection
-from container.system.fork_server import ForkServer, Request, send
+from container.system.fork_server import ForkServer, send
 from container.toolkit.importer import loading
+from container.toolkit.importer.loading import Request
 
 #: How often to check whether the machine's importer is still needed, in seconds.
 _LOOK_S = 1.0
@@ -59,7 +59,7 @@ class _Machine(ForkServer):
         self._holders: set[tuple[int, str]] = set()  # processes: their pids, and the times of their starts
         self._keep, self._keeper, self._until = 0.0, (0, ""), 0.0
 
-    def _load(self, request: Message) -> loading.Given:
+    def _load(self, request: Request) -> loading.Given:
         """Execute the imports. Standard output and standard error become a file in memory, which stores the text that
         the modules print.
         """
@@ -103,29 +103,31 @@ class _Machine(ForkServer):
             self._leave()
         return _LOOK_S * 1000
 
-    def _refusal(self, message: Message) -> str | None:
+    def _refusal(self, request: Request) -> str | None:
         if self.given is None:
-            self.given = self._load(message)
-        return self.given.staleness(message["names"]) or self.given.refusal(message["environment"])
+            self.given = self._load(request)
+        return self.given.staleness(request["names"]) or self.given.refusal(request["environment"])
 
-    def _refused(self, why: str) -> None:
-        importers.forget(self._place)
-
-    def _granted(self, request: Request, pid: int) -> None:
-        super()._granted(request, pid)
-        message = request.message
-        holder, keeper = message["holder"], message["keep_with"] or os.getpid()
+    def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
+        if pid < 0:
+            importers.forget(self._place)
+        super()._answer(sock, request, pid, why)
+        if pid < 0:
+            return
+        holder, keeper = request["holder"], request["keep_with"] or os.getpid()
         self._holders.add((holder, processes.began(holder)))
-        self._keep, self._keeper = message["keep"], (keeper, processes.began(keeper))
-        send(request.client, self.imported)
+        self._keep, self._keeper = request["keep"], (keeper, processes.began(keeper))
+        send(sock, self.imported)
         self.imported["seconds"] = 0.0  # later toolkits have not waited for the imports
         self._note(None)
-        self._drop(request.client)
+        self.drop(sock)
 
-    def _ended(self, client: BlockingConnection, status: int, usage: object) -> None:
+    def _ended(self, pid: int, status: int, usage: object) -> None:
+        if self._forked.pop(pid, None) is None:
+            return
         if status != 0:  # the process could not end its child processes, or its toolkit was killed
-            for pid in processes.end_descendants(spare=self._forked)[1]:
-                self._forked.pop(pid, None)  # one that was spared, and has ended meanwhile
+            for other in processes.end_descendants(spare=self._forked)[1]:
+                self._forked.pop(other, None)  # one that was spared, and has ended meanwhile
             self._keep = 0.0
         self._until = time.monotonic() + self._keep
         if not self._forked:
@@ -148,23 +150,30 @@ class _Host(ForkServer):
 
     def __init__(self, request: Request, machine: _Machine) -> None:
         assert machine.given is not None  # otherwise no request would have been accepted
-        super().__init__(socket.socket(fileno=request.descriptors[0]), "fleetfit-host")
-        os.chdir(request.message["cwd"])
+        super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
+        os.setsid()
+        os.chdir(request["cwd"])
         self.given = machine.given
-        self._toolkit = request.client
-        self._add(self._toolkit)
+        self._toolkit: socket.socket = request["peer"]
+        self.peers[self._toolkit.fileno()] = self._toolkit
+        self._poll.register(self._toolkit, select.POLLIN)
 
-    def _refusal(self, message: Message) -> str | None:
-        return inherited.difference(message["pid"]) or self.given.refusal(message["environment"])
+    def _refusal(self, request: Request) -> str | None:
+        return inherited.difference(request["pid"]) or self.given.refusal(request["environment"])
 
-    def _refused(self, why: str) -> None:
-        send(self._toolkit, {"refused": why})
+    def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
+        if pid < 0:
+            send(self._toolkit, {"refused": why})
+        else:
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)  # here too, because the receiver of the pid may signal the group at once
+        super()._answer(sock, request, pid, why)
 
-    def _hung_up(self, client: BlockingConnection, *, orderly: bool) -> None:
-        if client is self._toolkit:
+    def _hung_up(self, sock: socket.socket, data: bytes) -> None:
+        if sock is self._toolkit:
             processes.end_descendants()
-            os._exit(0 if orderly else 1)
-        super()._hung_up(client, orderly=orderly)
+            os._exit(0 if b'"end"' in data else 1)
+        super()._hung_up(sock, data)
 
 
 def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]]:
@@ -173,8 +182,10 @@ def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.
     """
-    command, environment, wrapper = (request.message[name] for name in ("argv", "environment", "pid"))
-    output, events, *place = request.descriptors
+    command, environment = request["argv"], request["environment"]
+    output, events, *place = request["passed"]
+    with contextlib.suppress(OSError):
+        os.setpgid(0, 0)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
@@ -185,7 +196,7 @@ def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]
     os.environ[variables.EVENTS] = f"{events}:{os.fstat(events).st_ino}"
     for fd in place:
         os.environ[variables.PLACE_FD] = str(fd)
-    inherited.take_over(wrapper)
+    inherited.take_over(request["pid"])
     _reseed()
     folders = list(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     sys.path[:] = [folder for folder in sys.path if folder not in folders]
@@ -220,6 +231,6 @@ def main() -> tuple[str, dict[str, Any]]:
     host = _Host(server.run(), server)
     host_pid = os.getpid()
     request = host.run()
-    request.client.close()
+    request["peer"].close()
     processes.set_death_signal(signal.SIGKILL, host_pid)
     return _become(request, host.given)

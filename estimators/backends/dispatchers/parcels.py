@@ -13,7 +13,7 @@ import os
 import re
 import tarfile
 import urllib.parse
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,6 +21,7 @@ from container.contract import hyperparameters as codec
 from container.contract import rules
 from container.contract.messages import encode
 from container.contract.strategies import DISCOVERED_BY_CALLER, Elastic
+from container.contract.texts import map_texts
 from container.system.locations import is_s3, path_here
 from estimators import backends
 from estimators.backends.dispatchers.base import LIMIT, Parcel
@@ -164,15 +165,13 @@ def relocated(value: Any, old: str, new: str) -> Any:
 
     Paths in ``file://`` URIs are replaced, too.
     """
-    if isinstance(value, str):
-        escaped = urllib.parse.quote(old), urllib.parse.quote(new)
+    escaped = urllib.parse.quote(old), urllib.parse.quote(new)
+
+    def relocate(text: str) -> str:
         for scheme, before, after in (("", old, new), ("file://", *escaped), ("file://", old, new)):
-            found = re.fullmatch(rf'("?{scheme}){re.escape(before)}((?:/.*|")?)', value, re.DOTALL)
+            found = re.fullmatch(rf'("?{scheme}){re.escape(before)}((?:/.*|")?)', text, re.DOTALL)
             if found is not None:
                 return f"{found[1]}{after}{found[2]}"
-        return value
-    if isinstance(value, Mapping):
-        return {name: relocated(item, old, new) for name, item in value.items()}
-    if isinstance(value, list):
-        return [relocated(item, old, new) for item in value]
-    return value
+        return text
+
+    return map_texts(value, relocate)

@@ -28,8 +28,10 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from container.contract import rules
 from container.contract.messages import Message
-from container.contract.names import shown, unknown
+from container.contract.names import shown
+from container.contract.rules import option
 from container.system import folders
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
@@ -67,52 +69,16 @@ _ENDING_S = 120
 _LOGGED = re.compile(r"^\S+ \S+\s+[A-Z]+ \S+ -- ", re.MULTILINE)
 _ADDRESS = re.compile(r"(https?|ray)://[^/\s@]+(/.*)?|auto|[^/\s@:]+:\d+")
 
+_TEXT = rules.text()
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class RayDispatcherOptions:
-    """The ``RunOptions(dispatcher_options={…})`` of a Ray cluster.
 
-    Attributes:
-        address: The cluster's address as for ``ray job submit``: ``http://head:8265``, ``ray://head:10001`` or
-            ``auto``. If None, the address is the value of ``$RAY_API_SERVER_ADDRESS`` or ``$RAY_ADDRESS``. Without
-            these variables, the address is port 8265 of this machine.
-        python: The Python interpreter on the head node. The default is the first ``python`` in the ``PATH`` of the head
-            node.
-        home: The folder for records on the head node. The default is the user's default folder for records on the head
-            node.
-        runtime_env: Ray's ``runtime_env`` for the supervisor and the hosts. fleetfit sets the ``working_dir`` in it.
-    """
-
-    address: str | None = None
-    python: str | None = None
-    home: str | None = None
-    runtime_env: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-
-    @classmethod
-    def of(cls, options: Mapping[str, Any]) -> RayDispatcherOptions:
-        """Read the options of the dispatcher from ``dispatcher_options``.
-
-        Raises:
-            ConfigurationError: an option is unknown, or a value is invalid.
-        """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigurationError(unknown("option of dispatcher 'ray'", name, known))
-            if value is None:
-                continue
-            where = f"dispatcher_options: {name!r}"
-            if name == "runtime_env":
-                value = _runtime_env(where, value)
-            elif not isinstance(value, str) or not value:
-                raise ConfigurationError(f"{where} must be a string, got {shown(value)}.")
-            elif name == "address" and _ADDRESS.fullmatch(value) is None:
-                raise ConfigurationError(
-                    f"{where} must be the address of Ray's Jobs API, such as 'http://head:8265'; got {shown(value)}."
-                )
-            values[name] = value
-        return cls(**values)
+def _address(where: str, value: Any) -> str:
+    address: str = _TEXT(where, value)
+    if _ADDRESS.fullmatch(address) is None:
+        raise ConfigurationError(
+            f"{where} must be the address of Ray's Jobs API, such as 'http://head:8265'; got {shown(address)}."
+        )
+    return address
 
 
 def _runtime_env(where: str, value: Any) -> dict[str, Any]:
@@ -129,6 +95,38 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     if not isinstance(variables, Mapping):
         raise ConfigurationError(f"{where}: 'env_vars' must be a dict of variables, got {shown(variables)}.")
     return dict(value)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RayDispatcherOptions:
+    """The ``RunOptions(dispatcher_options={…})`` of a Ray cluster.
+
+    Attributes:
+        address: The cluster's address as for ``ray job submit``: ``http://head:8265``, ``ray://head:10001`` or
+            ``auto``. If None, the address is the value of ``$RAY_API_SERVER_ADDRESS`` or ``$RAY_ADDRESS``. Without
+            these variables, the address is port 8265 of this machine.
+        python: The Python interpreter on the head node. The default is the first ``python`` in the ``PATH`` of the head
+            node.
+        home: The folder for records on the head node. The default is the user's default folder for records on the head
+            node.
+        runtime_env: Ray's ``runtime_env`` for the supervisor and the hosts. fleetfit sets the ``working_dir`` in it.
+    """
+
+    address: str | None = option(_address)
+    python: str | None = option(_TEXT)
+    home: str | None = option(_TEXT)
+    runtime_env: Mapping[str, Any] = option(_runtime_env, default_factory=dict)
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any]) -> RayDispatcherOptions:
+        """Read the options of the dispatcher from ``dispatcher_options``.
+
+        Raises:
+            ConfigurationError: an option is unknown, or a value is invalid.
+        """
+        return rules.read(  # type: ignore[no-any-return]
+            cls, options, what="option of dispatcher 'ray'", argument="dispatcher_options"
+        )
 
 
 class RayDispatcher(Dispatcher):

@@ -36,7 +36,6 @@ import asyncio
 import contextlib
 import json
 import os
-import queue
 import shlex
 import socket
 import sys
@@ -333,16 +332,8 @@ def main() -> int:
     os.dup2(2, 1)  # Ray's output must not mix with the answers
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     os.environ["RAY_ENABLE_AUTO_CONNECT"] = "0"
-    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
-
-    def read() -> None:
-        for line in sys.stdin.buffer:
-            lines.put(line)
-        lines.put(b"")
-
-    threading.Thread(target=read, daemon=True).start()
-    api = Api(output, json.loads(lines.get() or b"{}").get("address"))
-    while line := lines.get():
+    api = Api(output, json.loads(sys.stdin.buffer.readline() or b"{}").get("address"))
+    for line in sys.stdin.buffer:
         asked = json.loads(line)
         threading.Thread(target=getattr(api, asked.pop("op")), args=(asked,), daemon=True).start()
     api.leave()

@@ -16,8 +16,9 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from container.contract import rules
 from container.contract.messages import Message, encode
-from container.contract.names import shown, unknown
+from container.contract.rules import option
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.background import Background
 from container.system.connection import Connection
@@ -46,6 +47,8 @@ from estimators.records.record import jobs_folder
 #: Seconds between two heartbeats to our program on the machine. The program exits if several heartbeats are missing.
 BEAT_S = 5.0
 
+_TEXT = rules.text()
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SshDispatcherOptions:
@@ -59,9 +62,9 @@ class SshDispatcherOptions:
             machine.
     """
 
-    python: str | None = None
-    ssh_config: Path | None = None
-    home: str | None = None
+    python: str | None = option(_TEXT)
+    ssh_config: Path | None = option(lambda where, value: Path(_TEXT(where, value)).expanduser())
+    home: str | None = option(_TEXT)
 
     @classmethod
     def of(cls, options: Mapping[str, Any]) -> SshDispatcherOptions:
@@ -70,17 +73,7 @@ class SshDispatcherOptions:
         Raises:
             ConfigurationError: an option is unknown, or its value is not a string.
         """
-        known = [field.name for field in dataclasses.fields(cls)]
-        values: dict[str, Any] = {}
-        for name, value in options.items():
-            if name not in known:
-                raise ConfigurationError(unknown("dispatcher option", name, known))
-            if value is None:
-                continue
-            if not isinstance(value, str) or not value:
-                raise ConfigurationError(f"dispatcher_options: {name!r} must be a string, got {shown(value)}.")
-            values[name] = Path(value).expanduser() if name == "ssh_config" else value
-        return cls(**values)
+        return rules.read(cls, options, what="dispatcher option", argument="dispatcher_options")  # type: ignore[no-any-return]
 
 
 class SshDispatcher(Dispatcher):

@@ -46,18 +46,18 @@ class RunningContainer:
     Attributes:
         container: The container's id.
         stream: The connection to the output and standard input of the training process.
-        control: The connection on which a kept container reports the end of the training, or None for a new container.
+        answer: The connection on which a kept container reports the end of the training, or None for a new container.
     """
 
     container: str
     stream: socket.socket
-    control: BlockingConnection | None = None
+    answer: BlockingConnection | None = None
 
     def close(self) -> None:
         """Close the connections."""
         self.stream.close()
-        if self.control is not None:
-            self.control.close()
+        if self.answer is not None:
+            self.answer.close()
 
 
 class ContainerHost(LocalHost):
@@ -167,7 +167,7 @@ class ContainerProcess:
         self.write(b"")
         for number in self._signals:
             self.signal(number)
-        reading = self._provider.loop.start(self._read(reader, framed=running.control is None))
+        reading = self._provider.loop.start(self._read(reader, framed=running.answer is None))
         ending = asyncio.ensure_future(self._provider.wait(running))
         try:
             await asyncio.wait((reading, ending), return_when=asyncio.FIRST_COMPLETED)

@@ -4,9 +4,9 @@ A pool is a network with one container for each host. The container's first proc
 forks the toolkit of one job after another. A pool serves only jobs with equal images, hosts, limits and folders,
 because the mounts are fixed when the containers are created.
 
-Each pool has a folder under ``$FLEETFIT_HOME/warm``. The job that uses the pool holds the lock in this folder. A note
-in the folder contains the time until which the pool is kept for the next job. The note also names the pool's last job.
-The remover of this job (:mod:`.reaper`) removes the pool at that time.
+Each pool has a folder under ``$FLEETFIT_HOME/warm``, with the sockets of the containers' first processes. A job has the
+pool as long as its supervisor is connected to all of them. The containers end by themselves when their keep time is
+over, or when the supervisor of their job was killed. A remover (:mod:`.reaper`) then removes the pool.
 """
 
 from __future__ import annotations
@@ -15,24 +15,22 @@ import contextlib
 import dataclasses
 import hashlib
 import json
-import os
 import socket
 import time
 import uuid
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from container.contract import variables
 from container.contract.messages import MessageError
-from container.system import files, locks, sockets
-from container.system.connection import BlockingConnection
+from container.system import locks, sockets
+from container.system.connection import BlockingConnection, ask
 from estimators.backends.docker import containers
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import Engine
 from estimators.backends.docker.options import IDLE, SECRETS, ContainerOptions, Mount
 from estimators.backends.images.errors import EngineError
-from estimators.job.errors import FleetfitError
 from estimators.job.request import RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
 
 #: Label of a pool's containers and network, with the pool's folder as the value.
 POOL_LABEL = "fleetfit.pool"
@@ -43,79 +41,93 @@ _PROGRAM = ("/opt/fleetfit/bin/python", "-I", "/opt/fleetfit/toolkit/container/_
 _IDLE = ("idle", f"{IDLE}/{SOCKET}")
 #: Seconds within which a container's first process must listen, and seconds between two attempts to connect to it.
 _START_S, _LOOK_S = 60.0, 0.005
-#: Seconds between two checks whether the container still runs.
+#: Seconds between two checks whether the containers still run.
 _ASK_S = 1.0
-#: Seconds between two checks of a pool's note by its remover.
-_WATCH_S = 0.5
+#: Seconds for which the engine may answer with errors before a remover stops waiting for a pool's end.
+_SILENT_S = 60.0
+#: The states of a container whose first process has not ended.
+_ALIVE = ("running", "paused")
+#: Seconds within which a first process must answer.
+_ANSWER_S = 5.0
 
 
-@dataclasses.dataclass(frozen=True)
 class ContainerPool:
     """A network with containers that are kept for jobs.
 
-    Attributes:
+    Args:
         path: The path of the pool's folder.
     """
 
-    path: Path
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._connections: dict[str, socket.socket] = {}  # host -> the connection of the job that has the pool
 
-    # --- the lock and the note ---
+    def take(self, hosts: Sequence[str]) -> None:
+        """Connect to the first processes of the hosts' containers.
 
-    def take(self) -> int | None:
-        """Take the pool's lock, and return the descriptor that holds the lock.
-
-        Return None if another process holds the lock, or if the pool was removed.
+        Raises:
+            OSError: a container has ended, or another job has it. There are then no connections.
         """
-        with contextlib.suppress(OSError):
-            return locks.take(self.path / "lock")
-        return None
+        try:
+            for host in hosts:
+                connection = self._connections[host] = sockets.connect(self.socket_path(host))
+                connection.settimeout(_ANSWER_S)
+                greeting = connection.recv(1 << 10)
+                if b'"busy"' in greeting:
+                    raise ConnectionRefusedError("another job has the container")
+                if b'"yours"' not in greeting:
+                    raise ConnectionAbortedError("its first process does not answer")
+        except OSError:
+            self.close()
+            raise
 
-    def note(self, job: str, until: float = 0.0) -> None:
-        """Write the pool's note.
-
-        Args:
-            job: The path of the record of the job that uses the pool, or has used the pool last.
-            until: The time until which the pool is kept for the next job, in seconds since the epoch.
-        """
-        files.replace(self.path / "note", json.dumps([job, until]).encode())
-
-    def noted(self) -> tuple[str, float]:
-        """Return the values that :meth:`note` has stored last. Return ``("", 0.0)`` if no values are stored."""
-        with contextlib.suppress(OSError, ValueError):
-            job, until = json.loads((self.path / "note").read_bytes())
-            return job, until
-        return "", 0.0
+    def close(self) -> None:
+        """Leave the pool. Containers in which a toolkit was started end, unless :meth:`keep` was called."""
+        while self._connections:
+            self._connections.popitem()[1].close()
 
     @property
     def in_use(self) -> bool:
-        """Return whether a job uses the pool, or may still claim it."""
-        return locks.is_held(self.path / "lock") or self.noted()[1] > time.time()
+        """Return whether a container of the pool is running, or the job that has created the pool.
 
-    def await_end(self, job: str) -> bool:
-        """Wait until the pool's keep time has ended or another job has claimed the pool.
+        Raises:
+            PermissionError: the pool belongs to another user.
+        """
+        with contextlib.suppress(FileNotFoundError):
+            if JobRecord(Path((self.path / "job").read_text(encoding="utf-8"))).is_supervised():
+                return True
+        for place in self.path.glob(f"sockets/*/{SOCKET}"):
+            with contextlib.suppress(OSError):
+                with sockets.connect(place) as connection:
+                    connection.settimeout(_ANSWER_S)
+                    if b'"op"' in connection.recv(1 << 10):
+                        return True
+        return False
+
+    def await_end(self, engine: Engine, *, killed: bool) -> bool:
+        """Wait until all containers of the pool have ended.
 
         Args:
-            job: The path of the record of the pool's last job.
+            engine: The client of the container engine.
+            killed: Whether the supervisor of the caller's job was killed. The containers then end now.
 
         Returns:
-            True if the keep time has ended. This process then holds the pool's lock. False if another job has claimed
-            the pool.
+            Whether the caller has to remove the pool. False if the remover of an earlier job waits already. If
+            ``killed``, wait for this remover instead of returning False.
         """
-        while self.noted()[0] == job:
-            if time.time() >= self.noted()[1] and self.take() is not None:  # the lock is held until this process ends
-                return self.noted()[0] == job
-            time.sleep(_WATCH_S)
-        return False
-
-    def answers(self, hosts: Sequence[str]) -> bool:
-        """Return whether the first processes of all containers accept connections."""
-        with contextlib.suppress(OSError):
-            for host in hosts:
-                sockets.connect(self.socket(host)).close()
-            return True
-        return False
-
-    # --- the properties of the pool ---
+        labels, answered = {POOL_LABEL: str(self.path)}, time.monotonic()
+        with contextlib.suppress(OSError):  # the pool was removed
+            while locks.take(self.path / "remover") is None:  # the lock is held until this process ends
+                if not killed:
+                    return False
+                time.sleep(_ASK_S)
+        while time.monotonic() - answered <= _SILENT_S:  # later, the removal meets the error again
+            with contextlib.suppress(EngineError):
+                if not any(one["State"] in _ALIVE for one in engine.leftovers(labels)[0]):
+                    break
+                answered = time.monotonic()
+            time.sleep(_ASK_S)
+        return True
 
     @property
     def network(self) -> str:
@@ -130,53 +142,112 @@ class ContainerPool:
         """Return the folder that is mounted in a host's container as :data:`SECRETS`."""
         return self.path / "secrets" / host
 
-    def socket(self, host: str) -> Path:
+    def socket_path(self, host: str) -> Path:
         """Return the path of the socket of the first process in a host's container.
 
         The socket's folder is mounted in the container as :data:`IDLE`.
         """
         return self.path / "sockets" / host / SOCKET
 
-    def make(self, plans: Sequence[ContainerPlan], engine: Engine, *, isolated: bool) -> None:
-        """Create the pool's network and start the pool's containers. The containers then wait for jobs.
+    def make(self, plans: Sequence[ContainerPlan], engine: Engine, job: Path, *, isolated: bool) -> None:
+        """Create the pool's folder and network, start the pool's containers, and connect to them.
 
         Args:
             plans: The descriptions of the containers.
             engine: The client of the container engine.
+            job: The path of the record of the job that creates the pool.
             isolated: Whether the network has no connection to other networks.
 
         Raises:
-            EngineError: the network or a container cannot be created.
+            EngineError: the network or a container cannot be created, or a container's first process does not listen.
             OSError: a folder cannot be created.
         """
+        self.path.mkdir(parents=True, mode=0o700)
+        (self.path / "job").write_text(str(job), encoding="utf-8")
         labels = {containers.JOB_LABEL: "warm", POOL_LABEL: str(self.path)}
-        engine.create_network(self.network, labels, internal=isolated)
-        for plan in plans:
-            host = plan.host
-            self.secrets(host).mkdir(parents=True, mode=0o755)
-            self.socket(host).parent.mkdir(parents=True, mode=0o700)
-            secrets = Mount(source=str(self.secrets(host)), target=SECRETS, read_only=True)
-            idle = Mount(source=str(self.socket(host).parent), target=IDLE)
-            named = dataclasses.replace(
-                plan,
-                name=self.container(host),
-                network=self.network,
-                mounts=(*plan.mounts, secrets, idle),
-                labels={**labels, containers.HOST_LABEL: host},
-            )
-            engine.start(engine.create(named), named)
+        try:
+            engine.create_network(self.network, labels, internal=isolated)
+            for plan in plans:
+                named = self._complete(plan, labels)
+                engine.start(engine.create(named), named)
+            self._await_start([plan.host for plan in plans], engine)
+        except (EngineError, OSError):
+            with contextlib.suppress(EngineError, OSError):  # the remover tries again
+                engine.remove_all(labels)  # containers with another toolkit would not end by themselves
+            raise
 
-    def keep(self, job: str, seconds: float) -> None:
-        """Delete the job's secrets. If all secrets were deleted, keep the pool for the next job.
+    def _complete(self, plan: ContainerPlan, labels: Mapping[str, str]) -> ContainerPlan:
+        """Create a host's folders, and return the plan with the container's name, network, labels and these folders."""
+        host = plan.host
+        self.secrets(host).mkdir(parents=True, mode=0o755)
+        self.socket_path(host).parent.mkdir(parents=True, mode=0o700)
+        secrets = Mount(source=str(self.secrets(host)), target=SECRETS, read_only=True)
+        idle = Mount(source=str(self.socket_path(host).parent), target=IDLE)
+        return dataclasses.replace(
+            plan,
+            name=self.container(host),
+            network=self.network,
+            mounts=(*plan.mounts, secrets, idle),
+            labels={**labels, containers.HOST_LABEL: host},
+        )
+
+    def _await_start(self, hosts: Sequence[str], engine: Engine) -> None:
+        begun = asked = time.monotonic()
+        while True:
+            try:
+                return self.take(hosts)
+            except OSError as error:
+                now = time.monotonic()
+                if isinstance(error, ConnectionAbortedError | TimeoutError):
+                    raise EngineError(
+                        "the first process of a kept container does not answer. If the image contains another version "
+                        "of fleetfit's toolkit, run `fleetfit image build`."
+                    ) from error
+                if now - begun > _START_S:
+                    raise EngineError(f"the kept containers did not start within {_START_S:g} s: {error}.") from error
+                if now - asked > _ASK_S:
+                    asked = now
+                    if not all(engine.is_running(self.container(host)) for host in hosts):
+                        raise EngineError("a kept container ended before a job ran in it.") from error
+            time.sleep(_LOOK_S)
+
+    def start(self, host: str, environment: Mapping[str, str]) -> tuple[socket.socket, BlockingConnection]:
+        """Start a job's toolkit through the first process of a kept container.
 
         Args:
-            job: The path of the job's record.
+            host: The name of the container's host.
+            environment: The environment variables of the job.
+
+        Returns:
+            The connection to the toolkit's output and standard input, and the connection on which the toolkit's exit
+            code is reported.
+
+        Raises:
+            EngineError: the first process has ended.
+        """
+        ours, theirs = socket.socketpair()
+        answer, their_answer = socket.socketpair()
+        try:
+            with theirs, their_answer:
+                descriptors = [theirs.fileno(), their_answer.fileno()]
+                ask(self._connections[host], {"environment": dict(environment)}, descriptors)
+        except OSError as error:
+            ours.close()
+            answer.close()
+            raise EngineError(f"the kept container ended before the job ran in it: {error}.") from error
+        return ours, BlockingConnection(answer)
+
+    def keep(self, seconds: float) -> None:
+        """Delete the job's secrets. If all secrets were deleted, keep the containers for the next job.
+
+        Args:
             seconds: The keep time in seconds.
         """
         with contextlib.suppress(OSError):
             for file in self.path.glob("secrets/*/*"):
                 file.unlink()
-            self.note(job, time.time() + seconds)
+            for connection in list(self._connections.values()):  # a thread may be connecting
+                connection.sendall(json.dumps({"keep": seconds}).encode())
 
 
 def plan_pool(
@@ -228,13 +299,8 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[ContainerPool, int] | None:
-    """Claim a free pool with this key whose containers run.
-
-    The remover of the pool's last job stays responsible for the pool until the caller writes the next job's path into
-    the pool's note (:meth:`ContainerPool.note`). The caller must therefore start the next job's remover first.
-
-    If a container of a pool has ended, the pool's keep time is set to 0, so that no job tries the pool again.
+def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
+    """Take a kept pool with this key.
 
     Args:
         home: The folder that contains the folder of pools.
@@ -242,97 +308,27 @@ def claim(home: Path, key: str, hosts: Sequence[str]) -> tuple[ContainerPool, in
         hosts: The names of the job's hosts.
 
     Returns:
-        The pool, and the descriptor of the pool's lock. None if no pool was claimed.
+        The pool. None if all pools with this key have ended, or belong to other jobs.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = ContainerPool(path)
-        if (lock := pool.take()) is None:
-            continue
-        last, until = pool.noted()
-        with contextlib.suppress(OSError):  # the pool's folder is being removed
-            if until > time.time() and pool.answers(hosts):
-                return pool, lock
-            pool.note(last)
-        os.close(lock)
+        with contextlib.suppress(OSError):
+            pool.take(hosts)
+            return pool
     return None
 
 
-async def release(claiming: Awaitable[tuple[ContainerPool, int] | None]) -> None:
-    """Wait for the result of :func:`claim`, and close the pool's lock, so that a different job can claim the pool.
-
-    This function is used if the job was cancelled while a thread claimed the pool.
-    """
-    with contextlib.suppress(FleetfitError, OSError):
-        if (claimed := await claiming) is not None:
-            os.close(claimed[1])
+def new(home: Path, key: str) -> ContainerPool:
+    """Return a pool with this key that :meth:`ContainerPool.make` has to create."""
+    return ContainerPool(home / "warm" / f"{key}-{uuid.uuid4().hex[:8]}")
 
 
-def new(home: Path, key: str, job: str) -> tuple[ContainerPool, int]:
-    """Create the folder of a pool, and return the pool with the descriptor of its lock.
-
-    Raises:
-        OSError: the folder cannot be created.
-    """
-    name = f"{key}-{uuid.uuid4().hex[:8]}"
-    staged, pool = ContainerPool(home / "warm" / f".{name}"), ContainerPool(home / "warm" / name)
-    staged.path.mkdir(parents=True, mode=0o700)
-    staged.note(job)
-    lock = staged.take()
-    assert lock is not None  # no other process knows the name yet
-    staged.path.rename(pool.path)
-    return pool, lock
-
-
-def start(
-    pool: ContainerPool, host: str, environment: Mapping[str, str], engine: Engine
-) -> tuple[socket.socket, BlockingConnection]:
-    """Start a job's toolkit through the first process of a kept container.
-
-    Args:
-        pool: The pool of the container.
-        host: The name of the container's host.
-        environment: The environment variables of the job.
-        engine: The client of the container engine, to check whether the container is running.
-
-    Returns:
-        The connection to the toolkit's output and standard input, and the connection on which the toolkit's exit code
-        is reported.
-
-    Raises:
-        EngineError: the first process does not listen, or does not accept the job.
-    """
-    begun = time.monotonic()
-    asked = begun
-    while True:
-        try:
-            control = BlockingConnection(sockets.connect(pool.socket(host)), limit=variables.VARIABLES_LIMIT)
-            break
-        except OSError as error:
-            now = time.monotonic()
-            if now - begun > _START_S:
-                raise EngineError(f"the kept container did not start within {_START_S:g} s: {error}.") from error
-            if now - asked > _ASK_S:
-                asked = now
-                if not engine.is_running(pool.container(host)):
-                    raise EngineError("the kept container ended before a job ran in it.") from error
-        time.sleep(_LOOK_S)
-    ours, theirs = socket.socketpair()
-    try:
-        with theirs:
-            control.send({"op": "run", "environment": dict(environment)}, descriptors=[theirs.fileno()])
-    except (OSError, MessageError) as error:
-        ours.close()
-        control.close()
-        raise EngineError(f"the kept container does not accept the job: {error}.") from error
-    return ours, control
-
-
-def exit_code(control: BlockingConnection) -> int | None:
+def exit_code(answer: BlockingConnection) -> int | None:
     """Wait for the toolkit's exit code, and return it.
 
     Return None if the container has ended without reporting the exit code.
     """
-    with control, contextlib.suppress(OSError, MessageError):
-        if (message := control.receive()) is not None:
+    with answer, contextlib.suppress(OSError, MessageError):
+        if (message := answer.receive()) is not None:
             return int(message["exit_code"])
     return None

@@ -72,10 +72,9 @@ class DockerProvider(HostProvider):
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
         self._gateway = ""
-        self._relays = Relays(cluster, self._runner)
+        self._relays = Relays(cluster)
         self._aws: Mapping[str, str] = {}
         self._pool: kept.ContainerPool | None = None
-        self._pool_lock = -1
         self._used: set[str] = set()  # hosts whose containers run, or had a process killed
         self._made: asyncio.Task[None] | None = None
         self._made_for = 0  # the attempt that `_made` prepares
@@ -159,39 +158,33 @@ class DockerProvider(HostProvider):
             self._gateway = self._engine.gateway(name)
 
     async def _find_pool(self, image: ImageFacts) -> None:
-        """Reserve a pool that fits the job, or create a pool. A pool in which a process was killed is not used
-        again.
+        """Take a kept pool that fits the job, or create a pool. A pool in which a process was killed is not used again.
+
+        Raises:
+            EngineError: the pool cannot be created.
+            OSError: a folder cannot be created.
         """
         spec, home, checkpoints = self.cluster.spec, self._record.home, local.checkpoint_dir(self.cluster.spec)
         self._let_go()
         for folder in (checkpoints, containers.local_output(spec)):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
-        jobs, job = self._record.path.parent, str(self._record.path)
+        jobs, isolated = self._record.path.parent, bool(spec.network_isolation)
         plans = kept.plan_pool(spec, self.job.options, jobs=jobs, checkpoints=checkpoints, gpus=gpu_count())
-        isolated = bool(spec.network_isolation)
         key = kept.key_of(plans, image.id, isolated=isolated)
-        claiming = asyncio.ensure_future(self._call(lambda: kept.claim(home, key, spec.hosts)))
-        try:
-            found = await asyncio.shield(claiming)
-        except asyncio.CancelledError:
-            self.loop.start(kept.release(claiming))
-            raise
-        pool, self._pool_lock = found or kept.new(home, key, job)
+        found = await self._call(lambda: kept.find(home, key, spec.hosts))
+        pool = self._pool = found or kept.new(home, key)
         self._have_removed(kept.POOL_LABEL, pool.path)
         if found is None:
-            await self._call(lambda: pool.make(plans, self._engine, isolated=isolated))
-        else:
-            pool.note(job)  # from now on the last job's remover leaves the pool to this job's remover
-        self._pool = pool
+            await self._call(lambda: pool.make(plans, self._engine, self._record.path, isolated=isolated))
 
     def _let_go(self) -> None:
         """Let the remover remove everything. A kept pool is removed only when its keep time has ended."""
+        if self._pool is not None:
+            self._pool.close()
         if self._remover is not None:
             self._remover.finish()
-        if self._pool_lock >= 0:
-            os.close(self._pool_lock)
-        self._pool, self._pool_lock, self._remover = None, -1, None
+        self._pool = self._remover = None
         self._used.clear()
 
     def _have_removed(self, label: str, value: Path) -> None:
@@ -212,7 +205,6 @@ class DockerProvider(HostProvider):
         own_checkpoints = local.checkpoint_dir(spec) if local.synced_checkpoints(spec) is None else None
         theirs = (own_checkpoints, containers.local_model_dir(spec))
         return Duty(
-            job=str(record.path),
             label=label,
             value=str(value),
             runtime=str(self._runtime),
@@ -269,8 +261,7 @@ class DockerProvider(HostProvider):
         self, pool: kept.ContainerPool, host: str, environment: Mapping[str, str]
     ) -> RunningContainer:
         """Start the toolkit in a kept container."""
-        stream, control = await self._call(lambda: kept.start(pool, host, environment, self._engine))
-        return RunningContainer(pool.container(host), stream, control)
+        return RunningContainer(pool.container(host), *pool.start(host, environment))
 
     async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
         """Start a container that was created, and make its name resolvable in the other containers."""
@@ -317,7 +308,7 @@ class DockerProvider(HostProvider):
         """
 
         def wait() -> ContainerEnd:
-            code = kept.exit_code(running.control) if running.control is not None else None
+            code = kept.exit_code(running.answer) if running.answer is not None else None
             if code == 0:
                 return ContainerEnd(exit_code=0)
             return self._engine.wait(running.container) if code is None else self._engine.ended(running.container, code)
@@ -388,9 +379,9 @@ class DockerProvider(HostProvider):
             self._made.cancel()
         self._relays.close()
         if self._pool is not None and not self._used:
-            self._pool.keep(str(self._record.path), self.cluster.spec.resources.keep_alive_s or 0)
+            self._pool.keep(self.cluster.spec.resources.keep_alive_s or 0)
+        remove_tree(self._runtime, ignore_errors=True)  # tells the remover that the supervisor was not killed
         self._let_go()
-        remove_tree(self._runtime, ignore_errors=True)
 
 
 class ContainerCluster(HostCluster):

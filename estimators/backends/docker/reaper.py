@@ -1,13 +1,13 @@
 """Remove a job's containers and network when its supervisor has ended. See :mod:`estimators.backends.hosts.remover`.
 
 Containers are child processes of the engine and not of the supervisor. Without this module, they would continue after
-the supervisor was killed. Kept containers are removed when their keep time has ended, except those that the next job
-has claimed (:mod:`.kept`).
+the supervisor was killed. Kept containers end by themselves (:mod:`.kept`), and are removed then.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -32,7 +32,6 @@ class Duty:
     """The cleanup after a supervisor has ended.
 
     Attributes:
-        job: The path of the job's record.
         label: The name of a label. Everything with this label and ``value`` is removed from the engine.
         value: The value of the label: the path of the job's record or of a pool's folder. A pool's folder is removed,
             too.
@@ -43,7 +42,6 @@ class Duty:
             or to the image's user.
     """
 
-    job: str
     label: str
     value: str
     runtime: str = ""
@@ -53,18 +51,19 @@ class Duty:
 
 
 def remove(**given: Any) -> bool:
-    """Remove everything that belongs to a job. For a pool, wait until its keep time has ended.
+    """Remove everything that belongs to a job. For a pool, wait until its containers have ended.
 
     Args:
         given: The fields of the :class:`Duty`.
 
     Returns:
-        Whether everything was removed, or another job has claimed the pool.
+        Whether everything was removed, or the remover of an earlier job will remove the pool.
     """
     duty, engine = Duty(**given), Engine()
+    killed = os.path.exists(duty.runtime)  # otherwise the supervisor has removed it
     remove_tree(duty.runtime, ignore_errors=True)
     pool = kept.ContainerPool(Path(duty.value)) if duty.label == kept.POOL_LABEL else None
-    if pool is not None and not pool.await_end(duty.job):
+    if pool is not None and not pool.await_end(engine, killed=killed):
         return True
     try:
         _remove_all(engine, {duty.label: duty.value})

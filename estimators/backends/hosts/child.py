@@ -8,7 +8,7 @@ import os
 import signal
 from collections.abc import Mapping, Sequence
 
-from container.system import processes
+from container.system import files, processes
 from container.system.asyncio_loop import AsyncioLoop
 
 #: The longest line that a program may print, and the size of the kept end of its standard error, in bytes.
@@ -119,8 +119,7 @@ class ChildProcess:
         input at once.
         """
         with contextlib.suppress(OSError):  # if the program has ended, the output reports the end
-            while data:
-                data = data[os.write(self.input, data) :]
+            files.write_all(self.input, data)
 
     async def line(self) -> bytes:
         """Return the next line that the program prints.

@@ -8,8 +8,9 @@ the packages' wheels.
 
     python -m estimators.backends.hosts.environment
 
-creates an environment as a separate program. The program reads a JSON object from standard input: the command line that
-reaches the host, and the requirements. It prints its progress.
+creates an environment as a separate program. The program reads a JSON object from standard input: ``words``, the
+command line that reaches the host, and ``environment``, the arguments of :meth:`PythonEnvironment.of`. It prints its
+progress.
 """
 
 from __future__ import annotations
@@ -373,12 +374,7 @@ def main() -> int:
     """
     asked = json.load(sys.stdin)
     try:
-        environment = PythonEnvironment.of(
-            asked.get("requirements"),
-            asked.get("also") or (),
-            frameworks=asked.get("frameworks", ("tensorflow",)),
-            horovod=asked.get("horovod", True),
-        )
+        environment = PythonEnvironment.of(**asked["environment"])
         prepare(Shell(asked["words"]), environment, lambda text: print(text, flush=True))
     except HostError as error:
         print(error, file=sys.stderr)

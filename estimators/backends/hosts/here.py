@@ -71,13 +71,8 @@ class LocalHost(Host):
         session: bool = False,
         tidies: bool = False,
         on_errors: Output | None = None,
-        pass_fds: Sequence[int] = (),
     ) -> HostProcess:
-        """Run a process. See :meth:`Host.run` for all arguments except ``pass_fds``.
-
-        Args:
-            pass_fds: The file descriptors that the process inherits.
-        """
+        """Run a process. See :meth:`Host.run` for the arguments."""
         process = LocalProcess(on_output, on_errors or on_output)
         process.running = self._runner.run(
             argv,
@@ -90,7 +85,6 @@ class LocalHost(Host):
             runtime=runtime,
             session=session,
             tidies=tidies,
-            pass_fds=pass_fds,
         )
         return process
 

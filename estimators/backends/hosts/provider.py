@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.running import ProcessEnd as ProcessEnd
+from estimators.backends.base import BackendQueries
 from estimators.backends.base import Finding as Finding
 from estimators.backends.base import Leftover as Leftover
 from estimators.backends.events import LimitMet, ProviderEvents, ValuesNoted, WaitTold
@@ -308,7 +309,7 @@ class ProvidedJob:
         self.events.put_nowait(ValuesNoted(values))
 
 
-class HostProvider(abc.ABC):
+class HostProvider(BackendQueries, abc.ABC):
     """A source of hosts. Each job has its own provider object, which lives in the job's supervisor.
 
     A subclass overrides the methods for the features that it supports. Every method except :meth:`acquire` has a
@@ -346,47 +347,6 @@ class HostProvider(abc.ABC):
         """Return where the job would run. The call starts nothing."""
         return Placement(base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml")
 
-    @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options, changed so that they mean the same on another machine.
-
-        For example, the machines that a host file lists replace the path of the file.
-
-        Raises:
-            ConfigurationError: an option is invalid, or names a file that does not exist.
-        """
-        return dict(options.backend_options)
-
-    @classmethod
-    def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the options with which a job waits while other jobs use the hosts, as a tuner's trial does."""
-        return dict(options.backend_options)
-
-    @classmethod
-    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
-
-        Return None if the supervisor needs no values.
-        """
-        return None
-
-    @classmethod
-    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left on the provider's machines, for ``fleetfit clean``.
-
-        The result may include resources of running jobs. The caller leaves these resources alone.
-
-        Args:
-            region: The region to search, for a provider with the capability ``searched_by_name``. If "", the default
-                region of the provider's tools is searched.
-        """
-        return ()
-
-    @classmethod
-    def diagnose(cls) -> Sequence[Finding]:
-        """Return the findings for ``fleetfit doctor``."""
-        return ()
-
     # --- hosts ---
 
     @abc.abstractmethod
@@ -408,13 +368,13 @@ class HostProvider(abc.ABC):
         count = self._starts[name]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{name}"
 
-    def release(self, host: Host) -> None:  # noqa: B027 - a default
+    def release(self, host: Host) -> None:
         """Release a host that the job does not need any more. The method must not take long.
 
         All processes of the job on the host have ended when this method is called.
         """
 
-    def close(self) -> None:  # noqa: B027 - a default
+    def close(self) -> None:
         """Release all resources. This method is called last for a job. The method must not take long."""
 
     async def bridge(self, host: Host, other: Host, port: int) -> int:
@@ -444,7 +404,7 @@ class HostProvider(abc.ABC):
         """
         return None
 
-    def locate(self, name: str, place: str) -> None:  # noqa: B027 - a default
+    def locate(self, name: str, place: str) -> None:
         """Assign a machine or node to a host, before or after the host is acquired. The provider needs the capability
         ``locates``.
         """

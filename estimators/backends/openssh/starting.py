@@ -30,8 +30,8 @@ class OurProgram:
         others: The names of environments of ours that the program can use instead of ``python`` if they exist on the
             machine.
         words: The arguments of the program.
-        environment: The input for the program ``estimators.backends.hosts.environment``, which creates a missing
-            environment. If None, the interpreter ``python`` must exist.
+        environment: The arguments of :meth:`estimators.backends.hosts.environment.PythonEnvironment.of`, to create a
+            missing environment. If None, the interpreter ``python`` must exist.
         script: The ``sh`` script that starts the program: a constant of :mod:`estimators.backends.hosts.shipping`.
     """
 
@@ -91,7 +91,7 @@ async def _prepare(connection: SshConnection, environment: dict[str, Any], say: 
     """
     made = ChildProcess(connection.loop, [sys.executable, "-m", "estimators.backends.hosts.environment"])
     try:
-        os.write(made.input, json.dumps({"words": connection.words, **environment}).encode())
+        os.write(made.input, json.dumps({"words": connection.words, "environment": environment}).encode())
         made.close_input()
         with contextlib.suppress(EOFError):
             while True:

@@ -1,7 +1,8 @@
-"""Read the settings of a training job from the SageMaker SDK's configuration files.
+"""Read the SageMaker SDK's configuration files: the settings of training jobs, and the defaults of ``@remote``.
 
 Source: SageMaker SDK 2.x, ``sagemaker/config/config.py`` and ``config_schema.py``. There is one file for the machine
-and one file for the user. The user's file takes precedence. Environment variables can name other files or folders.
+and one file for the user, on this machine or on S3. Values in the user's file replace values in the machine's file.
+Environment variables can name other files or folders. A file must exist if a variable names it.
 """
 
 from __future__ import annotations
@@ -12,12 +13,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from estimators.job.errors import ConfigurationError
+from estimators.job.errors import ConfigurationError, UnsupportedError
 
-_FILES = (
-    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
-    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "{config}/sagemaker/config.yaml"),
-)
 _ROLE = ("SageMaker", "TrainingJob", "RoleArn")
 _BUCKET = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3Bucket")
 _PREFIX = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3ObjectKeyPrefix")
@@ -25,7 +22,7 @@ _PREFIX = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3ObjectKeyPr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SdkConfig:
-    """The content of the configuration files.
+    """The settings of training jobs in the configuration files.
 
     Attributes:
         role: The ARN of the role for training jobs.
@@ -42,18 +39,19 @@ class SdkConfig:
     files: tuple[str, ...] = ()
 
 
-def load(environment: Mapping[str, str] = os.environ) -> SdkConfig:
-    """Read the configuration files that exist.
+def load() -> SdkConfig:
+    """Read the settings of training jobs from the configuration files that exist.
 
     Raises:
-        ConfigurationError: a file named by a variable does not exist, or a file cannot be read.
+        ConfigurationError: a file that a variable names does not exist, or a file cannot be read.
+        UnsupportedError: a file exists, but PyYAML is not installed.
     """
     merged: dict[str, Any] = {}
     files = []
-    for path in _paths(environment):
-        files.append(str(path))
-        merged = _merge(merged, _read(path))
-    training = _at(merged, _ROLE[:-1])
+    for place, content in contents():
+        files.append(place)
+        merged = merge(merged, content)
+    training = section(merged, _ROLE[:-1])
     return SdkConfig(
         role=_text(merged, _ROLE),
         bucket=_text(merged, _BUCKET),
@@ -63,53 +61,92 @@ def load(environment: Mapping[str, str] = os.environ) -> SdkConfig:
     )
 
 
-def _paths(environment: Mapping[str, str]) -> Iterator[Path]:
-    home = environment.get("HOME") or str(Path.home())
-    config = environment.get("XDG_CONFIG_HOME") or os.path.join(home, ".config")
-    for variable, default in _FILES:
-        named = environment.get(variable)
+def user_file() -> Path:
+    """Return the default path of the user's configuration file."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    return Path(config) / "sagemaker" / "config.yaml"
+
+
+def contents() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the path or S3 URI and the content of each configuration file that exists. The user's file is the last one.
+
+    Raises:
+        ConfigurationError: a file that a variable names does not exist, or a file cannot be read.
+        UnsupportedError: a file exists, but PyYAML is not installed.
+    """
+    places = (
+        ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", Path("/etc/xdg/sagemaker/config.yaml")),
+        ("SAGEMAKER_USER_CONFIG_OVERRIDE", user_file()),
+    )
+    for variable, usual in places:
+        named = os.environ.get(variable)
         if named and named.startswith("s3://"):
-            raise ConfigurationError(
-                f"{variable}={named}: fleetfit reads the SDK's configuration from local files only."
-            )
-        path = Path(named or default.format(config=config)).expanduser()
+            yield named, _parsed(named, _read_from_s3(named))
+            continue
+        path = Path(named or usual).expanduser()
         if path.is_dir():
             path = path / "config.yaml"
-        if path.is_file():
-            yield path
-        elif named:
-            raise ConfigurationError(f"{variable}={named}: the file does not exist.")
+        if named or path.exists():
+            yield str(path), _parsed(str(path), _read(path, variable if named else None))
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        import yaml
-    except ImportError:
-        raise ConfigurationError(
-            f"{path}, the SageMaker SDK's configuration, cannot be read without PyYAML. Run `pip install pyyaml`."
-        ) from None
-    try:
-        content = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        raise ConfigurationError(f"{path}, the SageMaker SDK's configuration, cannot be read: {error}") from error
-    return dict(content) if isinstance(content, Mapping) else {}
-
-
-def _merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values of two mappings. A value in ``above`` replaces a value in ``below``. Mappings are merged."""
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)
         both = isinstance(old, Mapping) and isinstance(value, Mapping)
-        merged[name] = _merge(old, value) if both else value  # type: ignore[arg-type]
+        merged[name] = merge(old, value) if both else value  # type: ignore[arg-type]
     return merged
 
 
-def _at(values: Any, path: tuple[str, ...]) -> Any:
+def section(content: Any, path: tuple[str, ...]) -> Any:
+    """Return a value in the content of a file. Return None if the content does not have the value.
+
+    Args:
+        content: The content.
+        path: The names of the sections, from the outermost, and the name of the value.
+    """
     for name in path:
-        values = values.get(name) if isinstance(values, Mapping) else None
-    return values
+        content = content.get(name) if isinstance(content, Mapping) else None
+    return content
 
 
-def _text(values: Any, path: tuple[str, ...]) -> str | None:
-    value = _at(values, path)
+def _text(content: Any, path: tuple[str, ...]) -> str | None:
+    value = section(content, path)
     return str(value) if value else None
+
+
+def _read(path: Path, variable: str | None) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, ValueError) as error:
+        named = f" (set by {variable})" if variable is not None else ""
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"{path}{named} cannot be read: {reason}.") from error
+
+
+def _read_from_s3(place: str) -> str:
+    import boto3
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    bucket, _, key = place.removeprefix("s3://").partition("/")
+    if not key.endswith((".yaml", ".yml")):
+        key = f"{key.rstrip('/')}/config.yaml".lstrip("/")
+    try:
+        client = (boto3.DEFAULT_SESSION or boto3.session.Session()).client("s3")
+        body: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
+        return body.decode("utf-8")
+    except (BotoCoreError, ClientError, ValueError) as error:
+        raise ConfigurationError(f"s3://{bucket}/{key} cannot be read: {error}.") from error
+
+
+def _parsed(place: str, text: str) -> dict[str, Any]:
+    try:
+        import yaml
+    except ImportError:
+        raise UnsupportedError(f"{place} cannot be read without PyYAML. Run `fleetfit install functions`.") from None
+    try:
+        return dict(yaml.safe_load(text) or {})
+    except (ValueError, TypeError, yaml.YAMLError) as error:
+        raise ConfigurationError(f"{place} cannot be read: {error}.") from error

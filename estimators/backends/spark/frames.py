@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+from container.contract import rules
 from container.contract.names import shown, unknown
 from estimators.job.errors import BackendError, ConfigurationError, UnsupportedError
 from estimators.job.inputs import normalise_uri
@@ -84,8 +85,8 @@ def check(frame: Any, file_format: str, shards: int | None) -> None:
         raise ConfigurationError(f"from_spark(): {shown(frame)} is not a DataFrame of Spark.")
     if file_format not in FORMATS:
         raise ConfigurationError(unknown("from_spark(format=…)", file_format, tuple(FORMATS)))
-    if shards is not None and (isinstance(shards, bool) or not isinstance(shards, int) or shards < 1):
-        raise ConfigurationError(f"from_spark(shards=…) must be a whole number, at least 1, got {shown(shards)}.")
+    if shards is not None:
+        rules.whole(1)("from_spark(shards=…)", shards)
     if ".connect." in type(frame).__module__:
         raise UnsupportedError(
             "a DataFrame of Spark Connect cannot be a channel. Use a DataFrame of a classic session."

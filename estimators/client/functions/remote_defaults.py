@@ -1,26 +1,18 @@
 """Read the defaults for the arguments of ``@remote`` from the SageMaker SDK's configuration files.
 
-The two files are YAML files on this machine or on S3. Values in the user's file replace values in the administrator's
-file. As in the SageMaker SDK, a file must exist if an environment variable names it. Unknown members of the section
-``RemoteFunction`` raise an error.
+Unknown members of the section ``RemoteFunction`` raise an error.
 """
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+from collections.abc import Mapping
 from typing import Any
 
 from container.contract.names import unknown
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.backends.sagemaker import sdk_config
+from estimators.job.errors import ConfigurationError
 
-#: For the administrator's and the user's file: the environment variable that names a file or folder (on this machine or
-#: on S3), and the default path. The last file has precedence.
-_PLACES = (
-    ("SAGEMAKER_ADMIN_CONFIG_OVERRIDE", "/etc/xdg/sagemaker/config.yaml"),
-    ("SAGEMAKER_USER_CONFIG_OVERRIDE", "~/.config/sagemaker/config.yaml"),
-)
-
+_SECTION = ("SageMaker", "PythonSDK", "Modules", "RemoteFunction")
 #: Members of ``SageMaker.PythonSDK.Modules.RemoteFunction`` -> arguments of ``@remote``.
 MEMBERS = {
     "CustomFileFilter": "custom_file_filter",
@@ -52,11 +44,8 @@ def read() -> dict[str, Any]:
         UnsupportedError: a file exists, but PyYAML is not installed.
     """
     merged: dict[str, Any] = {}
-    for variable, usual in _PLACES:
-        named = os.environ.get(variable)
-        text = _text(named or usual, variable if named else None)
-        if text is not None:
-            _merge(merged, _members(named or usual, text))
+    for place, content in sdk_config.contents():
+        merged = sdk_config.merge(merged, _members(place, content))
     found: dict[str, Any] = {}
     network = merged.pop(_NETWORK, None) or {}
     for members, given in ((MEMBERS, merged), (_NETWORK_MEMBERS, network)):
@@ -64,69 +53,15 @@ def read() -> dict[str, Any]:
     return found
 
 
-def _text(place: str, variable: str | None) -> str | None:
-    """Return the text of a configuration file.
-
-    Return None if no environment variable names the file and the file does not exist.
-
-    Args:
-        place: The path or S3 URI of the file, or of the folder that contains ``config.yaml``.
-        variable: The environment variable that names the file, or None for the default path.
-    """
-    if place.startswith("s3://"):
-        return _text_on_s3(place)
-    path = Path(place).expanduser()
-    if path.is_dir():
-        path = path / "config.yaml"
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        if isinstance(error, FileNotFoundError | NotADirectoryError) and variable is None:
-            return None
-        named = f" (set by {variable})" if variable is not None else ""
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise ConfigurationError(f"{path}{named} cannot be read: {reason}.") from error
-
-
-def _text_on_s3(place: str) -> str:
-    import boto3
-    from botocore.exceptions import BotoCoreError, ClientError
-
-    bucket, _, key = place.removeprefix("s3://").partition("/")
-    if not key.endswith((".yaml", ".yml")):
-        key = f"{key.rstrip('/')}/config.yaml".lstrip("/")
-    try:
-        client = (boto3.DEFAULT_SESSION or boto3.session.Session()).client("s3")
-        body: bytes = client.get_object(Bucket=bucket, Key=key)["Body"].read()
-        return body.decode("utf-8")
-    except (BotoCoreError, ClientError, ValueError) as error:
-        raise ConfigurationError(f"s3://{bucket}/{key} cannot be read: {error}.") from error
-
-
-def _members(place: str, text: str) -> dict[str, Any]:
+def _members(place: str, content: Mapping[str, Any]) -> dict[str, Any]:
     """Return the members of ``RemoteFunction`` in a configuration file."""
     try:
-        import yaml
-    except ImportError:
-        raise UnsupportedError(f"{place} cannot be read without PyYAML. Run `fleetfit install functions`.") from None
-    try:
-        said = yaml.safe_load(text) or {}
-        for part in ("SageMaker", "PythonSDK", "Modules", "RemoteFunction"):
-            said = said.get(part) or {}
-        members = dict(said)
+        members = dict(sdk_config.section(content, _SECTION) or {})
         network = dict(members.get(_NETWORK) or {})
-    except (ValueError, TypeError, AttributeError, yaml.YAMLError) as error:
+    except (ValueError, TypeError) as error:
         raise ConfigurationError(f"{place} cannot be read: {error}.") from error
     for known, given in (({*MEMBERS, _NETWORK}, members), (_NETWORK_MEMBERS, network)):
         for name in given:
             if name not in known:
                 raise ConfigurationError(f"{place}: {unknown('member of RemoteFunction', str(name), sorted(known))}")
     return members
-
-
-def _merge(into: dict[str, Any], other: dict[str, Any]) -> None:
-    for name, value in other.items():
-        if isinstance(value, dict) and isinstance(into.get(name), dict):
-            _merge(into[name], value)
-        else:
-            into[name] = value

@@ -12,6 +12,7 @@ from typing import Any
 
 from container.contract import rules
 from container.contract.strategies import Distribution
+from container.contract.texts import map_texts
 from estimators.client.jobfiles import reading
 from estimators.client.jobfiles.building import argument_names, places_of_paths
 from estimators.job.errors import ConfigurationError
@@ -147,11 +148,7 @@ def _variable(name: str) -> str:
 
 
 def _escaped(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _escaped(item) for name, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_escaped(item) for item in value]
-    return reading.VARIABLE.sub(r"$\g<0>", value) if isinstance(value, str) else value
+    return map_texts(value, lambda text: reading.VARIABLE.sub(r"$\g<0>", text))
 
 
 def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:

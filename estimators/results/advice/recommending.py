@@ -10,6 +10,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from container.contract import rules
 from container.contract.names import unknown
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
@@ -172,17 +173,14 @@ def recommend(
     workload = workload_of(model, compute_s, batch_size)
     known = instances.describe(instance_type) if instance_type is not None else None
     for name in strategies:
-        if name not in STRATEGIES:
-            raise ConfigurationError(unknown("strategy", name, STRATEGIES))
+        rules.one_of(*STRATEGIES)("strategy", name)
     if not strategies:
         raise ConfigurationError(f"recommend(strategies=…) is empty. Choose from {', '.join(STRATEGIES)}.")
     per_host = processes_per_host or (known.gpus if known is not None and known.gpus else 1)
     for what, count in (("hosts", hosts), ("processes_per_host", per_host)):
-        if isinstance(count, bool) or not isinstance(count, int) or count < 1:
-            raise ConfigurationError(f"recommend({what}=…) must be a whole number of at least 1, got {count!r}.")
+        rules.whole(1)(f"recommend({what}=…)", count)
     kind = device or ("gpu" if known is not None and known.gpus else "cpu")
-    if kind not in ("cpu", "gpu"):
-        raise ConfigurationError(unknown("device", kind, ("cpu", "gpu")))
+    rules.one_of("cpu", "gpu")("device", kind)
     gbps = bandwidth_gbps if bandwidth_gbps is not None else (known.network_gbps if known is not None else None)
     if gbps is not None and not (isinstance(gbps, int | float) and gbps > 0 and math.isfinite(gbps)):
         raise ConfigurationError(f"recommend(bandwidth_gbps=…) must be a number over 0, got {gbps!r}.")

@@ -25,6 +25,7 @@ from starlette.staticfiles import StaticFiles
 from estimators.job.errors import ConfigurationError, FleetfitError, JobNotFoundError, JobUnreachableError
 from estimators.records.record import JobRecord
 from estimators.results.html import render
+from estimators.results.listing import JobList
 from estimators.service import web
 from estimators.service.ui import actions, comparing, files, fleet, job_page, jobs_page
 from estimators.service.ui.access import ENTRANCE, Access, Gate, cookie_name
@@ -52,7 +53,7 @@ class Console:
         self._port = port
         self._ending = ending
         self._home = home
-        self._jobs = jobs_page.JobList(home)
+        self._jobs = JobList(home)
         #: For jobs whose checkpoints were verified: job -> checkpoint -> the checkpoint's damage, or None if intact.
         self._verified: dict[str, dict[str, str | None]] = {}
         # Read in advance, so that the first request need not wait for the records of thousands of jobs.

@@ -14,7 +14,7 @@ from container.contract.membership import natural_key
 from estimators.backends.hosts import kept
 from estimators.job import instances
 from estimators.job.errors import FleetfitError
-from estimators.job.queueing import order
+from estimators.job.queueing import placed
 from estimators.records import status as statuses
 from estimators.records.queues import JobQueue, machine, queue_names
 from estimators.records.record import JobRecord, jobs_folder
@@ -111,10 +111,8 @@ def _queued(home: Path | None) -> list[tuple[str, str, str, str, str]]:
     """Return the jobs in queues: first the running jobs, then the waiting jobs in the order of the queue."""
     rows = []
     for name in queue_names(home):
-        entries = JobQueue(name, home).entries()
-        running = [one for one in entries if one.running]
-        places = [*(("runs", one) for one in running), *((str(n), one) for n, one in enumerate(order(entries), 1))]
-        rows += [(one.job, name, place, str(one.priority), str(one.needs)) for place, one in places]
+        for place, one in placed(JobQueue(name, home).entries()):
+            rows.append((one.job, name, "runs" if place is None else str(place), str(one.priority), str(one.needs)))
     return rows
 
 

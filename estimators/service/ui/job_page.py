@@ -8,10 +8,11 @@ import time
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.texts import map_texts
 from container.contract.wire import Event
 from estimators.job.errors import FleetfitError
 from estimators.job.fleets import capabilities
-from estimators.job.log_redaction import mask_texts, text_mask
+from estimators.job.log_redaction import text_mask
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records import status as statuses
 from estimators.records.elastic_events import Restores, number, words
@@ -46,7 +47,7 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
     status = record.read_status()
     result = saving.result_of(record)
     mask = text_mask(record.read_request())
-    known = [dataclasses.replace(event, data=mask_texts(event.data, mask)) for event in record.events(*_KINDS)]
+    known = [dataclasses.replace(event, data=map_texts(event.data, mask)) for event in record.events(*_KINDS)]
     created = float(status.get("CreationTime") or 0.0)
     over = statuses.is_terminal(status)
     phases = timeline.phase_lanes(known, created)
@@ -73,7 +74,7 @@ def html(record: JobRecord, *, token: str, verified: Mapping[str, str | None] | 
         levels=LEVELS,
         facts=_facts(result),
         metrics=[(name, number_text(value)) for name, value in result.final_metrics.items()],
-        ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), _end(rank.exit_code, rank.signal))
+        ranks=[(str(rank.rank), rank.host, bytes_text(rank.peak_memory_bytes), page.end_text(rank))
                for rank in result.ranks],
         steps=[(when(step.get("StartTime")), str(step.get("Status")), str(step.get("StatusMessage") or ""))
                for step in status.get("SecondaryStatusTransitions") or []],
@@ -121,12 +122,6 @@ def _facts(result: Result) -> list[tuple[str, str]]:
         *((f"hyperparameter {name}", str(value)) for name, value in result.hyperparameters.items()),
         *((f"channel {name}", str(data.get("uri"))) for name, data in result.data.items()),
     ]
-
-
-def _end(exit_code: int | None, signal: int | None) -> str:
-    if signal is not None:
-        return f"signal {signal}"
-    return "–" if exit_code is None else f"exit code {exit_code}"
 
 
 def _told(events: Iterable[Event], created: float) -> list[tuple[str, str]]:

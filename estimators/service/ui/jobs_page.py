@@ -1,13 +1,9 @@
-"""Create the page with the list of jobs.
-
-Of the jobs' events, only the last events of running jobs are read. The summaries of jobs that have ended are cached.
-"""
+"""Create the page with the list of jobs. Of the jobs' events, only the last events of running jobs are read."""
 
 from __future__ import annotations
 
 import json
 import os
-import threading
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,9 +15,9 @@ from estimators.job import instances
 from estimators.job.errors import JobNotFoundError, RecordError
 from estimators.job.metrics import FinalMetrics
 from estimators.records import status as statuses
-from estimators.records.record import JobRecord, job_names, jobs_folder
-from estimators.results import listing
+from estimators.records.record import JobRecord
 from estimators.results.html import render
+from estimators.results.listing import JobList
 from estimators.results.summary import dollars_text, number_text, seconds_text
 from estimators.service.ui.text import when
 
@@ -37,51 +33,6 @@ ORDERS = {"newest": ("created", True), "name": ("name", False), "status": ("stat
 _METRICS = 3
 #: The number of bytes at the end of a running job's events that are searched for the newest metrics.
 _TAIL = 65536
-
-
-class JobList:
-    """The summaries of all jobs of a home. The record of a job that has ended is read again only if its status has
-    changed.
-
-    Args:
-        home: The folder to use instead of ``$FLEETFIT_HOME``.
-    """
-
-    def __init__(self, home: Path | None) -> None:
-        self._home = home
-        self._over: dict[str, tuple[int, dict[str, Any]]] = {}
-        self._guard = threading.Lock()
-
-    def summaries(self) -> tuple[list[dict[str, Any]], list[str]]:
-        """Return the :func:`estimators.results.listing.summary` of each job, and a message for each unreadable job."""
-        with self._guard:  # concurrent requests would do the same work
-            folder = str(jobs_folder(self._home))
-            before, self._over = self._over, {}
-            found: list[dict[str, Any]] = []
-            unreadable: list[str] = []
-            for name in job_names(self._home):
-                mark = _changed(f"{folder}/{name}/status.json")
-                known = before.get(name)
-                if known is None or known[0] != mark:
-                    try:
-                        known = (mark, listing.summary(JobRecord.open(name, self._home)))
-                    except JobNotFoundError:
-                        continue  # removed meanwhile
-                    except RecordError as error:
-                        unreadable.append(f"{name}: {error}")
-                        continue
-                # A running job may lose its supervisor without a change of its status, so it is not cached.
-                if mark and known[1]["ended"] is not None:
-                    self._over[name] = known
-                found.append(known[1])
-            return found, unreadable
-
-
-def _changed(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
 
 
 def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
@@ -101,8 +52,8 @@ def html(jobs: JobList, home: Path | None, query: Mapping[str, str]) -> str:
         for job in known
         if text.lower() in job["name"].lower() and (status not in STATUSES or job["status"] == status)
     ]
-    for member, downwards in (ORDERS["newest"], ORDERS[order]):
-        found.sort(key=lambda job: job[member] or 0.0, reverse=downwards)
+    member, downwards = ORDERS[order]
+    found.sort(key=lambda job: job[member] or 0.0, reverse=downwards)
     pages = max(1, -(-len(found) // ROWS))
     number = query.get("page", "1")
     current = min(int(number), pages) if number.isascii() and number.isdecimal() and len(number) < 8 else 1

@@ -18,26 +18,13 @@ import clusters
 import fleet as fleets
 import places
 import pytest
+from dispatched import LOSS, STEPS, follower
 
 from estimators import Estimator, TrainingJob
 from estimators.cli import Exit
 from estimators.cli import main as cli
 
 pytestmark = pytest.mark.skipif(not fleets.possible(), reason="network namespaces need root and iproute2")
-
-#: It trains until it is told to end, or the test lets it.
-STEPS = """
-import os, signal, sys, time
-import aid
-signal.signal(signal.SIGTERM, lambda *_: (print("saving", flush=True), sys.exit(0)))
-print(f"rank {aid.RANK} says hello", flush=True)
-print("loss=0.5;", flush=True)
-with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w") as file:
-    file.write("trained")
-aid.mark(f"ready-{aid.RANK}")
-aid.wait_for("go")
-"""
-LOSS = [{"Name": "loss", "Regex": "loss=([0-9.]+);"}]
 
 
 @pytest.fixture
@@ -65,11 +52,6 @@ def reach(fleet: fleets.Fleet, dispatcher: fleets.Machine) -> dict[str, Any]:
     assert fleet.keys is not None
     options = {"python": sys.executable, "ssh_config": str(fleet.keys.client())}
     return {"dispatcher": dispatcher.address, "dispatcher_options": options}
-
-
-def follower(job: Any) -> int:
-    """The process here that keeps the copy."""
-    return int(job.describe()["Fleetfit"]["supervisor_pid"])
 
 
 @pytest.mark.landing

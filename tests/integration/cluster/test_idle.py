@@ -10,17 +10,15 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import clusters
 import pytest
 from toolkits import MAIN, printed, tree
 
-from container.contract.messages import encode
 from container.system import sockets
 from container.system.connection import BlockingConnection
 from estimators.backends.docker import kept
-from estimators.backends.docker.engine import Engine
+from estimators.backends.images.errors import EngineError
 
 pytestmark = pytest.mark.leaves("folders")
 
@@ -29,16 +27,8 @@ import os, sys
 print(sorted(name for name in os.environ if name.startswith("OF_JOB")), os.getcwd())
 sys.exit(int(os.environ.get("OF_JOB_CODE", 0)))
 """
+HOST = "algo-1"
 WAITING = "import time\nprint('here', flush=True)\ntime.sleep(100)"
-
-
-class Running(Engine):
-    """An engine of which each container runs."""
-
-    def __init__(self) -> None: ...
-
-    def inspect(self, container: str) -> dict[str, Any]:
-        return {"State": {"Running": True}}
 
 
 @pytest.fixture
@@ -58,19 +48,39 @@ def idle(place: Path) -> Iterator[subprocess.Popen[bytes]]:
     process.wait()
 
 
-def run(place: Path, base: Path, **variables: str) -> tuple[bytes, int | None]:
+def pool_of(place: Path) -> kept.ContainerPool:
+    return kept.ContainerPool(place.parents[1])
+
+
+@pytest.fixture
+def pool(place: Path, idle: subprocess.Popen[bytes]) -> Iterator[kept.ContainerPool]:
+    """The pool, which a job has."""
+    made = pool_of(place)
+    clusters.until(lambda: takes(made))
+    yield made
+    made.close()
+
+
+def takes(pool: kept.ContainerPool) -> bool:
+    with contextlib.suppress(OSError):
+        pool.take([HOST])
+        return True
+    return False
+
+
+def run(pool: kept.ContainerPool, base: Path, **variables: str) -> tuple[bytes, int | None]:
     """Run a job; what it printed and its exit code."""
-    with start(place, base, **variables) as (stream, control):
-        return read(stream), kept.exit_code(control)
+    with start(pool, base, **variables) as (stream, answer):
+        return read(stream), kept.exit_code(answer)
 
 
 @contextlib.contextmanager
-def start(place: Path, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
+def start(pool: kept.ContainerPool, base: Path, **variables: str) -> Iterator[tuple[socket.socket, BlockingConnection]]:
     environment = {"SAGEMAKER_BASE_DIR": str(base), "FLEETFIT_LIFELINE_FD": "0", **variables}
-    stream, control = kept.start(kept.ContainerPool(place.parents[1]), place.name, environment, Running())
-    with stream, control:
+    stream, answer = pool.start(HOST, environment)
+    with stream, answer:
         stream.settimeout(30)
-        yield stream, control
+        yield stream, answer
 
 
 def await_word(stream: socket.socket) -> None:
@@ -86,46 +96,71 @@ def read(stream: socket.socket) -> bytes:
     return said
 
 
-def listens(place: Path) -> bool:
-    with contextlib.suppress(OSError):
-        sockets.connect(place / kept.SOCKET).close()
-        return True
-    return False
-
-
 def test_it_serves_one_job_after_another_however_each_ends(
-    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+    tmp_path: Path, idle: subprocess.Popen[bytes], pool: kept.ContainerPool
 ) -> None:
-    clusters.until(lambda: listens(place))
-    run_nothing = encode({"op": "run", "environment": {}})  # with no descriptor
-    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", run_nothing, run_nothing[:-1]):
-        with sockets.connect(place / kept.SOCKET) as connection:
-            connection.sendall(nonsense)
-            connection.shutdown(socket.SHUT_WR)
-            with contextlib.suppress(ConnectionResetError):
-                assert connection.recv(1) == b"", f"{nonsense!r} is taken for a job"
     first, second = (tree(tmp_path / name, SCRIPT) for name in ("first", "second"))
-    said, code = run(place, first, OF_JOB_1="1")
+    said, code = run(pool, first, OF_JOB_1="1")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_1'", 0)
-    said, code = run(place, second, OF_JOB_2="1", OF_JOB_CODE="200")
+    pool.keep(60)
+    pool.close()
+    other = kept.ContainerPool(pool.path)
+    clusters.until(lambda: takes(other))
+    said, code = run(other, second, OF_JOB_2="1", OF_JOB_CODE="200")
     assert (printed(said)[0].partition("]")[0], code) == ("['OF_JOB_2', 'OF_JOB_CODE'", 1)
     assert (second / "output" / "failure").exists() and (first / "output" / "success").exists()
-    with start(place, tree(tmp_path / "killed", WAITING)) as (stream, control):
+    with start(other, tree(tmp_path / "killed", WAITING)) as (stream, answer):
         await_word(stream)
         clusters.below(idle.pid)[0].kill()  # its child, the toolkit
-        assert kept.exit_code(control) == 128 + signal.SIGKILL
-    with start(place, tree(tmp_path / "hung up", WAITING)) as (stream, control):
+        assert kept.exit_code(answer) == 128 + signal.SIGKILL
+    with start(other, tree(tmp_path / "hung up", WAITING)) as (stream, answer):
         await_word(stream)
-        stream.close()  # as when the supervisor was killed
-        assert kept.exit_code(control) not in (None, 0)
+        stream.close()
+        assert kept.exit_code(answer) not in (None, 0)
     clusters.until(lambda: not clusters.below(idle.pid))
-    with start(place, tree(tmp_path / "last", WAITING)) as (stream, control):
+    with start(other, tree(tmp_path / "last", WAITING)) as (stream, answer):
         idle.kill()
-        assert kept.exit_code(control) is None
+        assert kept.exit_code(answer) is None
+    idle.wait()
+    with pytest.raises(EngineError, match="the kept container ended before the job ran in it"):
+        other.start(HOST, {})
+    other.close()
+
+
+def test_one_job_at_a_time_has_it(place: Path, tmp_path: Path, pool: kept.ContainerPool) -> None:
+    """Whoever only looks, or sends nonsense, or leaves without starting a toolkit, changes nothing."""
+    assert pool.in_use and not takes(pool_of(place))
+    pool.close()
+    for nonsense in (b"", b"\0\0", b"{}\n", b"nothing\n", b"\xff\xff\xff\xff\n", b"[1]"):
+        with sockets.connect(pool.socket_path(HOST)) as connection:
+            connection.sendall(nonsense)
+            connection.shutdown(socket.SHUT_WR)
+            assert b"op" in connection.recv(100)
+            with contextlib.suppress(ConnectionResetError):
+                assert connection.recv(1) == b"", f"{nonsense!r} is taken for a job"
+    clusters.until(lambda: takes(pool))
+    assert run(pool, tree(tmp_path / "first", SCRIPT))[1] == 0
+
+
+def test_its_time_is_its_own(idle: subprocess.Popen[bytes], tmp_path: Path, pool: kept.ContainerPool) -> None:
+    assert run(pool, tree(tmp_path / "first", SCRIPT))[1] == 0
+    pool.keep(0.2)
+    pool.close()
+    assert idle.wait(30) == 0
+    assert not takes(pool) and not pool.in_use
+
+
+def test_it_ends_with_a_supervisor_that_is_killed(
+    idle: subprocess.Popen[bytes], tmp_path: Path, pool: kept.ContainerPool
+) -> None:
+    with start(pool, tree(tmp_path, WAITING)) as (stream, _):
+        await_word(stream)
+        pool.close()
+    assert idle.wait(30) == 0
 
 
 def test_sigterm_to_the_first_process_gives_the_script_its_time(
-    tmp_path: Path, place: Path, idle: subprocess.Popen[bytes]
+    tmp_path: Path, idle: subprocess.Popen[bytes], pool: kept.ContainerPool
 ) -> None:
     """As ``docker stop`` does it."""
     script = """
@@ -137,10 +172,10 @@ def test_sigterm_to_the_first_process_gives_the_script_its_time(
     print("here", flush=True)
     time.sleep(100)
     """
-    with start(place, tree(tmp_path, textwrap.dedent(script))) as (stream, control):
+    with start(pool, tree(tmp_path, textwrap.dedent(script))) as (stream, answer):
         await_word(stream)
         idle.terminate()
         assert b"saved" in read(stream)
-        assert kept.exit_code(control) == 128 + signal.SIGTERM
+        assert kept.exit_code(answer) == 128 + signal.SIGTERM
     assert idle.wait(30) == 0
-    assert not listens(place)
+    assert not pool.in_use

@@ -139,8 +139,7 @@ def test_checkpoints_come_here_while_it_trains_and_are_there_on_another_machine(
         checkpoint_s3_uri=str(saved),
         options={
             "failure_policy": FailurePolicy(max_failures=1),
-            **make._options,
-            "backend_options": {**make._options["backend_options"], "silence": 2},
+            **make.changed(silence=2),
         },
     )
     first = saved / "checkpoint-1-step-10"
@@ -161,17 +160,11 @@ def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_goes(
     end: str, make: clusters.Make, fleet: fleets.Fleet
 ) -> None:
     job = make.start(
-        """
-        import os, subprocess, sys, time
-        import aid
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
-        aid.mark(f"ready-{aid.RANK}")
-        time.sleep(300)
-        """,
+        clusters.LEAVES_A_CHILD,
         hosts=2,
         processes=2,
         ready=4,
-        options={**make._options, "backend_options": {**make._options["backend_options"], "silence": 2}},
+        options=make.changed(silence=2),
     )
     busy = [machine for machine in fleet.machines if machine.processes()]
     assert len(busy) == 2
@@ -206,7 +199,7 @@ def test_a_machine_that_says_it_will_be_taken_is_an_interruption(make: clusters.
         time.sleep(300)
         """,
         ready=1,
-        options={**make._options, "backend_options": {**make._options["backend_options"], "notice": 20}},
+        options=make.changed(notice=20),
     )
     busy = next(machine for machine in fleet.machines if machine.processes())
     os.kill(int(next(line for line in busy.processes() if line.endswith("agent host ")).split()[0]), signal.SIGTERM)

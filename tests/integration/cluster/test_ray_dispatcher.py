@@ -14,25 +14,10 @@ from typing import Any
 import clusters
 import pytest
 import ray_cluster as rays
+from dispatched import LOSS, STEPS, follower
 
 from estimators import Estimator
 from estimators.job.request import JobOptions
-
-#: It trains until it is told to end, or the test lets it.
-STEPS = """
-import os, signal, sys
-import aid
-signal.signal(signal.SIGTERM, lambda *_: (print("saving", flush=True), sys.exit(0)))
-print(f"rank {aid.RANK} says hello", flush=True)
-print("loss=0.5;", flush=True)
-with open(os.path.join(os.environ["SM_MODEL_DIR"], "weights"), "w") as file:
-    file.write("trained")
-if folder := os.environ.get("SM_CHANNEL_TRAINING"):
-    aid.report(data=open(os.path.join(folder, "part-1")).read())
-aid.mark(f"ready-{aid.RANK}")
-aid.wait_for("go")
-"""
-LOSS = [{"Name": "loss", "Regex": "loss=([0-9.]+);"}]
 
 
 @pytest.fixture(scope="module")
@@ -60,11 +45,6 @@ def make(head: rays.Cluster, there: Path, tmp_path: Path) -> clusters.Make:
     options = {"address": head.jobs_address, "python": sys.executable, "home": str(there)}
     made._options = {"dispatcher": "ray", "dispatcher_options": options}
     return made
-
-
-def follower(job: Any) -> int:
-    """The process here that keeps the copy."""
-    return int(job.describe()["Fleetfit"]["supervisor_pid"])
 
 
 def attached(name: str, **reached: Any) -> Any:

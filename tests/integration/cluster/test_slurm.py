@@ -41,11 +41,6 @@ def make(slurm_cluster: slurm.Cluster, tmp_path: Path, home: Path) -> clusters.M
     return places.on_slurm(slurm_cluster, tmp_path, home)
 
 
-def changed(make: clusters.Make, **options: object) -> dict[str, object]:
-    """The backend's options with others."""
-    return {"backend_options": {**make._options["backend_options"], **options}}
-
-
 def allocations(cluster: slurm.Cluster) -> list[str]:
     """The numbers of what is in the queue."""
     return [line.split()[0] for line in cluster.queue()]
@@ -72,7 +67,7 @@ def test_a_job_runs_in_one_allocation_which_ends_with_it(
         """,
         hosts=2,
         ready=2,
-        options=changed(make, time=10),
+        options=make.changed(time=10),
     )
     [line] = slurm_cluster.queue()
     assert line.split()[1:] == ["RUNNING", f"fleetfit-{job.name}"]
@@ -93,13 +88,7 @@ def test_nothing_is_left_in_the_queue_or_on_a_node_when_something_is_killed(
     victim: str, make: clusters.Make, slurm_cluster: slurm.Cluster
 ) -> None:
     job = make.start(
-        """
-        import subprocess, sys, time
-        import aid
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
-        aid.mark(f"ready-{aid.RANK}")
-        time.sleep(300)
-        """,
+        clusters.LEAVES_A_CHILD,
         hosts=2,
         processes=2,
         ready=4,
@@ -162,10 +151,10 @@ def test_what_waits_in_the_queue_says_why_and_goes_with_its_supervisor_or_by_cle
 def test_a_job_of_higher_priority_interrupts_one_which_saves_and_goes_on_later(
     requeue: bool, make: clusters.Make, slurm_cluster: slurm.Cluster
 ) -> None:
-    job = make.start(SAVES, hosts=2, ready=2, options=changed(make, requeue=requeue))
+    job = make.start(SAVES, hosts=2, ready=2, options=make.changed(requeue=requeue))
     [number] = allocations(slurm_cluster)
     urgent = make.start(
-        clusters.WAITS.replace("ready", "urgent"), hosts=places.MACHINES, options=changed(make, partition="urgent")
+        clusters.WAITS.replace("ready", "urgent"), hosts=places.MACHINES, options=make.changed(partition="urgent")
     )
     for host in ("algo-1", "algo-2"):
         make.marked(f"saved-{host}")
@@ -202,7 +191,7 @@ def test_a_node_that_fails_is_replaced(what: str, make: clusters.Make, slurm_clu
         """,
         hosts=2,
         ready=2,
-        options={**changed(make, silence=3), "failure_policy": FailurePolicy(max_failures=1)},
+        options={**make.changed(silence=3), "failure_policy": FailurePolicy(max_failures=1)},
     )
     nodes = slurm_cluster.ask("squeue", "-h", "-o", "%N")
     names = slurm_cluster.ask("scontrol", "show", "hostnames", nodes).split()
@@ -223,7 +212,7 @@ def test_a_node_that_fails_is_replaced(what: str, make: clusters.Make, slurm_clu
 
 @pytest.mark.soak
 def test_the_limit_of_an_allocation_is_a_notice(make: clusters.Make, slurm_cluster: slurm.Cluster) -> None:
-    job = make.start(SAVES, ready=1, options=changed(make, time="1:00", signal="USR1@50"))
+    job = make.start(SAVES, ready=1, options=make.changed(time="1:00", signal="USR1@50"))
     make.marked("saved-algo-1")
     clusters.await_terminal(job)
     assert job.status == "Completed"
@@ -243,7 +232,7 @@ def test_what_slurm_would_not_start_is_refused_by_name(
         ({"constraint": "fast"}, 1, "Invalid feature specification"),
     ):
         with pytest.raises(UnsupportedError, match=said):
-            make("pass", hosts=hosts, options=changed(make, **options)).fit(wait=False)
+            make("pass", hosts=hosts, options=make.changed(**options)).fit(wait=False)
     [found] = SlurmProvider.diagnose()
     assert found.ok and f"train (default): {places.MACHINES} nodes" in found.text
     with monkeypatch.context() as patched:
@@ -264,7 +253,7 @@ def test_what_slurm_would_not_start_is_refused_by_name(
         assert not found.ok and "scontrol ping" in found.remedy
     assert not slurm_cluster.queue()
     # What a node lacks is known when the job is there.
-    job = make("pass", options=changed(make, python="/usr/bin/python3")).fit(wait=False)
+    job = make("pass", options=make.changed(python="/usr/bin/python3")).fit(wait=False)
     assert clusters.await_terminal(job) == "Failed"
     text = str(job.describe()["FailureReason"])
     assert "/usr/bin/python3 has no fleetfit" in text

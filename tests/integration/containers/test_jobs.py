@@ -422,7 +422,7 @@ def test_files_of_containers_are_given_back(plain: str, engine: Engine, tmp_path
         (tmp_path / name / f"of-{owner}").touch()
         os.chown(tmp_path / name / f"of-{owner}", owner, owner)
     trees, shared = (str(tmp_path / "tree"), str(tmp_path / "absent")), (str(tmp_path / "shared"),)
-    duty = Duty(job="/none", label="fleetfit.record", value="/none", image=plain, trees=trees, shared=shared)
+    duty = Duty(label="fleetfit.record", value="/none", image=plain, trees=trees, shared=shared)
     for plan in ownership.plans(duty, "", 12345, 23456):
         engine.run(plan)
     owners = {str(path.relative_to(tmp_path)): path.stat().st_uid for path in tmp_path.glob("*/of-*")}

@@ -30,7 +30,7 @@ def test_an_object_that_becomes_shorter_while_it_is_sent_ends_the_download(serve
     path = tmp_path / "bucket" / "k"
     path.touch()
     os.truncate(path, 1 << 30)
-    client = s3_server.client_of(server, server.endpoint)
+    client = s3_server.client_of(server.endpoint, server.key, server.secret)
     content = client.get_object(Bucket="bucket", Key="k")["Body"]
     assert content.read(1) == b"\0"
     os.truncate(path, 1 << 20)
@@ -40,7 +40,7 @@ def test_an_object_that_becomes_shorter_while_it_is_sent_ends_the_download(serve
 
 
 def test_an_upload_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_path: Path) -> None:
-    address = s3_server.client_of(server, server.endpoint).generate_presigned_url(
+    address = s3_server.client_of(server.endpoint, server.key, server.secret).generate_presigned_url(
         "put_object", Params={"Bucket": "bucket", "Key": "k"}
     )
     connection = http.client.HTTPConnection(server.endpoint[len("http://") :])
@@ -57,7 +57,8 @@ def test_an_upload_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_pa
 def test_a_download_that_stalls_does_not_hold_up_the_end(server: S3Server, tmp_path: Path) -> None:
     (tmp_path / "bucket" / "k").touch()
     os.truncate(tmp_path / "bucket" / "k", 1 << 30)
-    content = s3_server.client_of(server, server.endpoint).get_object(Bucket="bucket", Key="k")["Body"]
+    client = s3_server.client_of(server.endpoint, server.key, server.secret)
+    content = client.get_object(Bucket="bucket", Key="k")["Body"]
     os.kill(server.pid, signal.SIGTERM)
     assert server.wait() == 0
     content.close()

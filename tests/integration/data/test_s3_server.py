@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import s3_server
 from botocore.config import Config
 from botocore.exceptions import ClientError
 from waiting import until
@@ -47,16 +48,7 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
 
 
 def client_of(server: str, secret: str = KEYS.secret_key, config: Config | None = None) -> Any:
-    import boto3
-
-    return boto3.session.Session().client(
-        "s3",
-        endpoint_url=server,
-        aws_access_key_id=KEYS.access_key,
-        aws_secret_access_key=secret,
-        region_name="eu-west-1",
-        config=config,
-    )
+    return s3_server.client_of(server, KEYS.access_key, secret, region="eu-west-1", config=config)
 
 
 def code_of(error: pytest.ExceptionInfo[ClientError]) -> str:

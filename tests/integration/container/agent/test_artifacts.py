@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hosts_trees import Job
+from host_trees import Job
 
 import container
 from container.contract.wire import Event, decode_line

@@ -8,7 +8,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
-from hosts_trees import Job
+from host_trees import Job
 
 from container.agent.artifacts import collect
 from container.contract.errors import AgentError

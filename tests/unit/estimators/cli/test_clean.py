@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from clean_homes import DAY, age, isolate, make_job, names
 
-from estimators.backends.docker.kept import ContainerPool
+from container.system import locks
 from estimators.cli import clean
 from estimators.cli.clean import ItemKind, Selection
 from estimators.job.errors import ConfigurationError, JobNotFoundError
@@ -182,12 +182,16 @@ def test_folders_of_containers_that_are_not_kept_any_more(tmp_path: Path) -> Non
     warm = tmp_path / "warm"
     for name in ("over", "kept", "broken"):
         (warm / name / "secrets" / "algo-1").mkdir(parents=True)
-    ContainerPool(warm / "over").note("job-1", time.time() - 1)
-    ContainerPool(warm / "kept").note("job-1", time.time() + 60)
+    for name in ("over", "kept"):
+        (warm / name / "job").write_text(str(tmp_path / name))
+        (tmp_path / name).mkdir()
+    lock = locks.take(tmp_path / "kept" / "lock")  # as its supervisor does
+    assert lock is not None
     found = [item for item in clean.find(clean.Selection(), home=tmp_path) if item.name.startswith("warm/")]
     assert sorted(item.name for item in found) == ["warm/broken", "warm/over"]
     assert all(removal.error is None for removal in clean.remove(found))
     assert [path.name for path in warm.iterdir()] == ["kept"]
+    os.close(lock)
 
 
 def make_study(home: Path, name: str, trials: list[str], *, ended_days_ago: float | None = 0.0) -> TuningRecord:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from container.contract.failures import Cause, Failure
-from estimators.job.log_redaction import mask_texts, text_mask
+from container.contract.texts import map_texts
+from estimators.job.log_redaction import text_mask
 
 
 def masked(text: str, **request: Any) -> str:
@@ -42,7 +43,7 @@ def test_secrets_inside_of_hyperparameters_are_found() -> None:
 def test_data_is_masked_at_any_depth() -> None:
     mask = text_mask({"Environment": {"API_KEY": "sesame-sesame"}})
     failure = Failure(cause=Cause.PROCESS, message="sesame-sesame", hints=("try sesame-sesame",), exit_code=1)
-    assert mask_texts(failure.to_dict(), mask) == {
+    assert map_texts(failure.to_dict(), mask) == {
         "cause": "process",
         "message": "***",
         "hints": ["try ***"],

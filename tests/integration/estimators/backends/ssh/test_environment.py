@@ -81,7 +81,7 @@ def test_whoever_has_asked_is_killed_and_nothing_goes_on(tmp_path: Path, wanted:
         env={**os.environ, "FLEETFIT_CACHE": str(tmp_path / "cache")},
     ) as process:
         assert process.stdin is not None
-        process.stdin.write(json.dumps({"words": words, "requirements": ["greeting==1.0"]}).encode())
+        process.stdin.write(json.dumps({"words": words, "environment": {"requirements": ["greeting==1.0"]}}).encode())
         process.stdin.close()
         clusters.until((tmp_path / "there").exists)
         process.kill()

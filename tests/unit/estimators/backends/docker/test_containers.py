@@ -283,7 +283,7 @@ def test_files_are_given_back_to_whom_a_rootless_engine_calls_root(
     monkeypatch.setattr(os, "getegid", lambda: 5678)
     (tmp_path / "file").touch()
     engine = _UsersEngine(info)
-    give_back(engine, Duty(job="/none", label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
+    give_back(engine, Duty(label="fleetfit.record", value="/none", trees=(str(tmp_path),)), "trainer")
     owner = "0:0" if rootless else "1234:5678"
     assert [argv[argv.index("-h") + 1] for argv in engine.ran] == [owner]
 

@@ -6,7 +6,6 @@ import asyncio
 import queue
 import signal
 import socket
-import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,8 +15,8 @@ import pytest
 from container.contract import variables
 from container.contract.layout import success_text
 from container.contract.strategies import MPI, Distribution, ElasticHorovod
-from container.system import sockets
 from container.system.asyncio_loop import AsyncioLoop
+from container.system.fork_server import decoded
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import ContainerEnd
@@ -105,13 +104,11 @@ class Remover:
     """Takes note of what it is told."""
 
     told: list[str]
-    notes: list[str]  # the job that the pool's note named when each remover was started
 
     def __init__(
         self, loop: AsyncioLoop, protected: set[int], module: str, value: str, duty: Mapping[str, Any]
     ) -> None:
         self.told.append(f"start {duty['label']}")
-        self.notes.append(kept.ContainerPool(Path(value)).noted()[0])
 
     def finish(self) -> None:
         self.told.append("finish")
@@ -194,7 +191,6 @@ def new_job(asyncio_loop: AsyncioLoop, tmp_path: Path, monkeypatch: pytest.Monke
     """Makes a job in containers."""
     monkeypatch.setattr(provider, "Remover", Remover)
     monkeypatch.setattr(Remover, "told", [], raising=False)
-    monkeypatch.setattr(Remover, "notes", [], raising=False)
     monkeypatch.delenv("AWS_ENDPOINT_URL", raising=False)
     jobs: list[Job] = []
 
@@ -375,7 +371,7 @@ class TestKept:
     def in_process(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Let the containers' first processes be values."""
 
-        def start(pool: kept.ContainerPool, host: str, environment: Mapping[str, str], engine: Engine) -> Any:
+        def start(pool: kept.ContainerPool, host: str, environment: Mapping[str, str]) -> Any:
             self.environments.append(environment)
             ours, theirs = socket.socketpair()
             self.streams.append(theirs)
@@ -383,8 +379,19 @@ class TestKept:
 
         self.environments: list[Mapping[str, str]] = []
         self.streams: list[socket.socket] = []
-        monkeypatch.setattr(kept, "start", start)
-        monkeypatch.setattr(kept, "exit_code", lambda control: None)
+        self.kept: list[float] = []
+        monkeypatch.setattr(kept.ContainerPool, "start", start)
+        monkeypatch.setattr(kept.ContainerPool, "take", lambda pool, hosts: None)
+        monkeypatch.setattr(kept, "exit_code", lambda answer: None)
+
+        class Connection:
+            def sendall(connection, data: bytes) -> None:
+                self.kept.append(decoded(data)["keep"])
+
+            def close(connection) -> None: ...
+
+        monkeypatch.setattr(kept.ContainerPool, "_await_start", lambda pool, hosts, engine: None)
+        self.connection = Connection
 
     def end(self, job: Job, **ended: Any) -> None:
         job.engine.theirs.clear()
@@ -393,47 +400,56 @@ class TestKept:
         job.engine.ends["algo-1"].put(ContainerEnd(**ended))
         job.until(lambda: job.ends)
 
-    def start(self, job: Job) -> None:
+    def start(self, job: Job) -> kept.ContainerPool:
         job.cluster.start(0)
         job.until(lambda: self.environments and job.cluster._members["algo-1"].toolkit._running)
+        pool = job.provider._pool
+        assert pool is not None
+        pool._connections["algo-1"] = self.connection()  # type: ignore[assignment]
+        return pool
 
     def test_containers_are_kept_when_the_job_has_left_them_as_they_were(self, new_job: NewJob) -> None:
         job = new_job(1, keep=60)
-        self.start(job)
-        pool, environment = job.provider._pool, self.environments[0]
-        assert pool is not None and environment[variables.TREE].startswith(str(job.record.path))
+        pool, environment = self.start(job), self.environments[0]
+        assert environment[variables.TREE].startswith(str(job.record.path))
         assert environment[variables.LIFELINE_FD] == "0"
         assert list(pool.path.glob("secrets/*/*")) and job.engine.plans["algo-1"].name == pool.container("algo-1")
         self.end(job, exit_code=1)
         job.cluster.cleanup()
         assert Remover.told == ["start fleetfit.pool", "finish"]
-        assert pool.noted()[0] == str(job.record.path) and pool.noted()[1] > time.time() + 50
+        assert self.kept == [60]
         assert not list(pool.path.glob("secrets/*/*"))
 
-    def test_the_next_jobs_remover_is_there_before_the_last_jobs_remover_leaves(self, new_job: NewJob) -> None:
+    def test_containers_with_secrets_that_cannot_be_deleted_are_not(self, new_job: NewJob) -> None:
+        job = new_job(1, keep=60)
+        pool = self.start(job)
+        (pool.secrets("algo-1") / "a folder").mkdir()
+        self.end(job, exit_code=0)
+        job.cluster.cleanup()
+        assert not self.kept
+
+    def test_the_next_job_has_the_same_containers(self, new_job: NewJob) -> None:
         first = new_job(1, keep=60)
-        self.start(first)
-        pool = first.provider._pool
-        assert pool is not None
+        pool = self.start(first)
         self.end(first, exit_code=0)
         first.cluster.cleanup()
         self.environments.clear()
         second = new_job(1, keep=60, name="job-2")
         second.engine.plans, second.engine.ends = first.engine.plans, first.engine.ends  # the same containers
-        with sockets.listen(pool.socket("algo-1")):
-            self.start(second)
-        assert second.provider._pool == pool and not second.engine.did
-        assert Remover.notes == [str(first.record.path)] * 2
-        assert pool.noted()[0] == str(second.record.path)
+        assert self.start(second).path == pool.path and not second.engine.did
+        assert Remover.told == ["start fleetfit.pool", "finish", "start fleetfit.pool"]
 
-    def test_containers_in_which_something_was_killed_are_not(self, new_job: NewJob) -> None:
+    def test_containers_in_which_something_was_killed_are_not(
+        self, new_job: NewJob, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         job = new_job(1, keep=60)
-        self.start(job)
-        first = job.provider._pool
+        first = self.start(job)
         self.end(job, exit_code=137, out_of_memory=True)
         self.environments.clear()
+        monkeypatch.setattr(kept, "find", lambda *arguments: None)  # the first process has ended with the connection
         job.cluster.start(1)
         job.until(lambda: self.environments)
-        assert job.provider._pool is not first
+        assert job.provider._pool is not first and not first._connections
         job.cluster.cleanup()
+        assert not self.kept
         assert Remover.told == ["start fleetfit.pool", "finish", "start fleetfit.pool", "finish"]

@@ -66,7 +66,10 @@ def test_a_damaged_configuration_file_is_named(environment: Path, monkeypatch: p
     with pytest.raises(ConfigurationError, match=r"config\.yaml.*cannot be read"):
         discovery.discover(settings())
     monkeypatch.setenv("SAGEMAKER_USER_CONFIG_OVERRIDE", "/nowhere.yaml")
-    with pytest.raises(ConfigurationError, match="the file does not exist"):
+    with pytest.raises(
+        ConfigurationError,
+        match=r"/nowhere\.yaml \(set by SAGEMAKER_USER_CONFIG_OVERRIDE\) cannot be read: No such file",
+    ):
         discovery.discover(settings())
 
 

@@ -1,0 +1,5 @@
+from container.formats import DamagedRecordError as DamagedRecordError
+from container.pipe_dataset.dataset import PipeModeDataset as PipeModeDataset
+from container.pipe_dataset.faults import PipeError as PipeError
+from container.pipe_dataset.faults import PipeModeDatasetException as PipeModeDatasetException
+from container.pipe_dataset.iterable import PipeModeIterable as PipeModeIterable
