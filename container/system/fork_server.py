@@ -130,15 +130,19 @@ class ForkServer(abc.ABC):
         return None
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
+        """Handle data without descriptors from a client, or the end of the client's connection. A process that was
+        forked for the client is killed.
+        """
+        for pid in [pid for pid, asked in self._forked.items() if asked is sock]:
+            os.kill(pid, signal.SIGKILL)
         self.drop(sock)
 
     @abc.abstractmethod
     def _refusal(self, request: Mapping[str, Any]) -> str | None:
         """Return the reason why a request is refused. Return None if the request is granted."""
 
-    @abc.abstractmethod
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        """Tell a client whether a process was forked for its request.
+        """Tell a client whether a process was forked for its request. If none was, close the connection.
 
         Args:
             sock: The connection to the client.
@@ -146,13 +150,19 @@ class ForkServer(abc.ABC):
             pid: The pid of the forked process; -1 if no process was forked.
             why: The reason why no process was forked.
         """
+        if pid < 0:
+            self.drop(sock)
+            return
+        self._forked[pid] = sock
+        send(sock, {"op": "forked", "pid": pid})
 
-    @abc.abstractmethod
     def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
-        """Handle the end of a forked process.
+        """Tell the client that its process has ended.
 
         Args:
-            pid: The pid of the process.
+            pid: The pid of the process, which may also be an adopted process.
             status: The wait status of the process.
             usage: The resources that the process has used.
         """
+        if sock := self._forked.pop(pid, None):
+            send(sock, {"op": "ended", "status": status, "max_rss_kb": usage.ru_maxrss})

@@ -12,7 +12,6 @@ import errno
 import fcntl
 import json
 import os
-import socket
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -150,14 +149,3 @@ def locked(folder: Path) -> Iterator[None]:
         yield
     finally:
         os.close(fd)
-
-
-def connect(place: Path) -> socket.socket | None:
-    """Connect to the importer at a socket. Return None if no importer listens there."""
-    sock = socket.socket(socket.AF_UNIX)
-    try:
-        sock.connect(str(place))
-    except OSError:
-        sock.close()
-        return None
-    return sock

@@ -272,13 +272,14 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
         pause = min(pause * 2, 0.02)
 
 
-def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
+def end_tree(process: int, pid: int, *, patience: float = 0.0, deadline: float = 2.0) -> list[int]:
     """Kill a process that is not a child of this process, and all descendants of that process, with SIGKILL.
 
     Args:
         process: A descriptor of the process (pidfd), which becomes readable when the process has ended.
         pid: The pid of the process.
-        deadline: The time in seconds after which to give up.
+        patience: The time in seconds that the process gets to end by itself.
+        deadline: The time in seconds after the first signal after which to give up.
 
     Returns:
         The pids of processes that still exist. Normally the list is empty.
@@ -288,9 +289,10 @@ def end_tree(process: int, pid: int, *, deadline: float = 2.0) -> list[int]:
     """
     if pid <= 0:
         raise ValueError(f"{pid} is not a process id")
-    until = time.monotonic() + deadline
     poll = select.poll()
     poll.register(process, select.POLLIN)
+    poll.poll(patience * 1000)
+    until = time.monotonic() + deadline
     while not poll.poll(0):
         left = descendants(pid)
         for one in left or [pid]:  # the process itself last, because other processes would adopt its descendants

@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from importlib.machinery import SourceFileLoader
 from types import ModuleType, TracebackType
 from typing import Any
 
 
-def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dict[str, Any]:
+def become(command: Sequence[str], script: str) -> dict[str, Any]:
     """Prepare this process as the interpreter prepares itself before it runs a script. ``sys.path`` is not changed.
 
     Args:
         command: The command line: the interpreter, its options, the script and the script's arguments.
         script: The path of the script.
-        begin: The names and values that the interpreter has defined in the current ``__main__`` module.
 
     Returns:
         The namespace of the new ``__main__`` module, in which the script must be run.
@@ -24,6 +23,7 @@ def become(command: Sequence[str], script: str, begin: Mapping[str, Any]) -> dic
     sys.path_importer_cache.clear()
     sys.orig_argv[:] = command
     names = [os.path.basename(word) for word in command]
+    begin = {name: value for name, value in vars(sys.modules["__main__"]).items() if name.startswith("__")}
     sys.argv = list(command[names.index(os.path.basename(script)) :])
     main = sys.modules["__main__"] = ModuleType("__main__")
     loader = SourceFileLoader("__main__", script)

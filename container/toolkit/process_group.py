@@ -266,8 +266,7 @@ class Gang:
                 keep_with=keep_with,
             )
         except OSError as error:
-            why = f"{error.filename or 'it'} could not be started: {error.strerror or error}"
-            self._follower.on_importer({"unfit": why})
+            self._follower.on_importer({"unfit": f"{path} cannot be created: {error.strerror}"})
 
     @property
     def importer(self) -> int | None:
@@ -364,11 +363,8 @@ class Gang:
             The pids of processes that could not be killed.
         """
         self._ending = True
-        if self._importer is not None:
-            self._importer.end(orderly=self.is_followed)
-        left = self._loop.end_descendants(spare=self.spared)
-        if self._importer is not None:
-            left += self._importer.await_end()
+        left = self._importer.end(orderly=self.is_followed) if self._importer is not None else []
+        left += self._loop.end_descendants(spare=self.spared)
         for member in self.members.values():
             if member.stream is not None:
                 member.stream.finish()

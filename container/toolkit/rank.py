@@ -22,12 +22,8 @@ from collections.abc import Sequence
 from container.contract import variables
 from container.contract.messages import Message, encode
 from container.system import processes
-from container.system.connection import BlockingConnection
+from container.system.connection import BlockingConnection, ask
 from container.system.holding import hold
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from container.toolkit.importer.client import Forked
 
 #: The variable with the process's name. The toolkit sets it for processes that the toolkit starts itself.
 PROCESS = "FLEETFIT_PROCESS"
@@ -183,6 +179,28 @@ class Spawned:
         return status, usage.ru_maxrss
 
 
+class Forked:
+    """A process that the importer has forked for this wrapper.
+
+    Attributes:
+        pid: The pid of the process.
+        importer_gone: Whether the process has ended because the importer has ended.
+    """
+
+    def __init__(self, importer: BlockingConnection, pid: int) -> None:
+        self._importer = importer
+        self.pid = pid
+        self.importer_gone = False
+
+    def wait(self) -> tuple[int, int]:
+        """Wait for the end of the process. Return the process's wait status, and its peak memory in KiB."""
+        answer = None
+        with contextlib.suppress(OSError):
+            answer = self._importer.receive()
+        self.importer_gone = answer is None  # the importer was killed, which also killed the process
+        return (int(answer["status"]), int(answer["max_rss_kb"])) if answer else (signal.SIGKILL, 0)
+
+
 class _Importer:
     """Request the rank's process from the host's importer, and handle the toolkit's messages during the wait.
 
@@ -201,24 +219,41 @@ class _Importer:
         self.signalled = 0
 
     def fork(self, command: Sequence[str], env: dict[str, str], descriptors: Sequence[int]) -> Forked | None:
-        """Wait until the importer has forked a process for the rank, and return it. Return None if no process was
-        forked.
+        """Request a process for the rank. The importer forks the process when the imports are finished.
+
+        Args:
+            command: The rank's command.
+            env: The rank's environment.
+            descriptors: The descriptors for the rank's output, for its events, and optionally for its remaining
+                variables.
+
+        Returns:
+            The process. None if there is no importer, the importer has refused the request or has ended, or the wait
+            was stopped by a signal. The rank must then be started without an importer.
         """
         path = os.path.join(os.path.dirname(os.environ[variables.HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):
             return None
-        from container.toolkit.importer import client
-
         self._toolkit.send({"op": "importing"})
         self._woken, wake = os.pipe()
         os.set_blocking(wake, False)
         signal.set_wakeup_fd(wake)
+        sock = socket.socket(socket.AF_UNIX)
+        importer = BlockingConnection(sock)
         try:
-            return client.fork(command, env, descriptors, path=path, readable=self._readable)
+            sock.connect(path)
+            ask(sock, {"argv": list(command), "environment": env, "pid": os.getpid()}, descriptors)
+            while self._readable(importer) and importer.read():
+                if answer := importer.take():
+                    return Forked(importer, int(answer["pid"]))
+        except OSError:  # the importer has ended
+            pass
         finally:
             signal.set_wakeup_fd(-1)
             os.close(wake)
             os.close(self._woken)
+        importer.close()
+        return None
 
     def _readable(self, connection: BlockingConnection) -> bool:
         poll = select.poll()

@@ -7,13 +7,12 @@ import os
 import sys
 
 if __name__ == "__main__":
-    _begin = {name: value for name, value in globals().items() if name.startswith("__")}
     sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))))
 
     from container.system import scripts
     from container.toolkit.importer import server
 
-    _script, _names = server.main(_begin)
+    _script, _names = server.main()
     try:
         with open(_script, "rb") as _file:
             _source = _file.read()

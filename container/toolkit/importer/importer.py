@@ -9,10 +9,8 @@ toolkit. The host's importer forks the ranks, which end with it.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
-import select
 import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -20,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from container.contract import variables
 from container.contract.messages import Message
-from container.system import importers, inherited, processes
+from container.system import importers, inherited, processes, sockets
 from container.system.connection import Connection, ask
 from container.system.loop import Loop
 from container.system.variables_read import is_read_at_load
@@ -31,10 +29,6 @@ if TYPE_CHECKING:
 
 #: Variables that change what Python does besides running the script. Ranks with such a variable are not forked.
 _OF_PYTHON = frozenset(("PYTHONHOME", "PYTHONINSPECT", "PYTHONPROFILEIMPORTTIME", "PYTHONSAFEPATH", "PYTHONVERBOSE"))
-#: Variables that the toolkit sets for the rank wrapper, and that the wrapper does not pass to its command.
-_WRAPPERS = {
-    *(variables.CODE_DIR, variables.PIPE_CHANNELS, variables.PLACE, variables.SHARED_MEMORY_DIR, variables.UMASK)
-}
 #: Variables that the toolkit sets for ranks, and that the importer's interpreter also needs when it starts.
 _SET_UP = (variables.EVIDENCE, variables.PLACE_FD, variables.STACK_SIGNAL)
 #: How long the host's importer may take to end, in seconds.
@@ -55,10 +49,8 @@ def refusal(command: Sequence[str], environment: Mapping[str, str], python: str)
         environment: The environment of all ranks of the host.
         python: The interpreter of the toolkit and the importer.
     """
-    if not (len(command) > 1 and command[1].endswith(".py") and not command[1].startswith("-")):
+    if command[0] != python or not command[1].endswith(".py"):
         return "the entry point is not a Python file"
-    if command[0] != python:
-        return "the script and the toolkit run under different interpreters"
     return next((f"{name} is set" for name in sorted(_OF_PYTHON & environment.keys())), "")
 
 
@@ -82,8 +74,11 @@ class Importer:
         root: The pid of the machine's importer, if this toolkit has started it. Otherwise None.
         imported: Whether the imports are finished, so that ranks can be forked.
 
+    If the importer cannot be started, or ends before it has finished the imports, the follower gets a message with the
+    reason, and each rank imports its packages itself.
+
     Raises:
-        OSError: the importer could not be started.
+        OSError: the socket cannot be created.
     """
 
     def __init__(
@@ -99,134 +94,83 @@ class Importer:
         keep: float = 0.0,
         keep_with: int = 0,
     ) -> None:
-        self._loop = loop
-        self._folder = folder
-        code = env[variables.CODE_DIR]
+        self._loop, self._folder, self._follower = loop, folder, follower
+        self._code = env[variables.CODE_DIR]
         self._environment = {name: value for name, value in env.items() if is_read_at_load(name) or name in _SET_UP}
         # Without the code folder, which differs between jobs and hosts.
-        path_of_ranks = env["PYTHONPATH"].split(os.pathsep)
-        self._environment["PYTHONPATH"] = os.pathsep.join(one for one in path_of_ranks if one != code)
-        self._place = folder / _name(python, self._environment, imports)
+        path_of_ranks = [one for one in env["PYTHONPATH"].split(os.pathsep) if one != self._code]
+        self._environment["PYTHONPATH"] = os.pathsep.join(path_of_ranks)
         self._command = [python, str(Path(__file__).with_name("__main__.py")), *sorted(imports.packages)]
+        self._place = folder / _name(self._command, self._environment, imports)
         self._request = {
-            **dataclasses.asdict(imports),
-            "cwd": code,
-            "environment": {
-                name: value
-                for name, value in env.items()
-                if name not in _WRAPPERS and not name.startswith(variables.USERS_PREFIX)
-            },
+            **imports._asdict(),
+            "cwd": self._code,
+            "environment": dict(env),
             "holder": os.getppid() or os.getpid(),
-            "place": str(self._place),
             "keep": keep,
             "keep_with": keep_with,
         }
-        self._follower = follower
         self.pid: int | None = None
         self.root: int | None = None
         self.imported = False
-        self._told = False  # whether the reason for having no importer has been reported
         self._host: tuple[int, int] | None = None  # the host's importer: a descriptor, and its pid
-        self._connection: Connection | None = None
-        self._listener = socket.socket(socket.AF_UNIX)
+        self._open = contextlib.ExitStack()
+        self._listener = self._open.enter_context(sockets.listen(path))
+        self._connect()
+
+    def _connect(self) -> None:
+        """Send a request to the machine's importer."""
         try:
-            self._listener.bind(str(path))
-            self._listener.listen(256)
-            self._ask()
-        except OSError:
-            self._listener.close()
-            raise
+            with importers.locked(self._folder):
+                sock = self._reach()
+                self.pid = importers.noted_pid(self._place)
+                ask(sock, self._request, [self._listener.fileno()])
+        except OSError as error:
+            self._give_up(f"{error.filename or 'it'} could not be started: {error.strerror or error}")
+        else:
+            self._connection = Connection(self._loop, sock, self._take, self._closed, key=None)
+            self._open.callback(self._connection.close)
 
-    def _ask(self, *, refused: bool = False) -> None:
-        """Send a request to the machine's importer.
-
-        If there is no importer, or it has refused the request, start a new importer first.
-        """
-        with importers.locked(self._folder):
-            # Another host of the job may already have replaced the importer that refused both hosts.
-            unwanted = refused and importers.noted_pid(self._place) == self.pid
-            sock = None if unwanted else importers.connect(self._place)
-            fresh = sock is None
-            if sock is None:
-                sock = self._start()
-            self.pid = importers.noted_pid(self._place)
-            ask(sock, self._request, [self._listener.fileno()])
-        self._connection = Connection(self._loop, sock, self._take, lambda reason: self._closed(fresh), key=None)
-
-    def _start(self) -> socket.socket:
-        """Start the machine's importer, and return a connection to it."""
-        told, output = os.pipe()  # Python examines its standard output at its start; a rank's output is a pipe
-        with socket.socket(socket.AF_UNIX) as listener:
-            try:
-                self._place.unlink(missing_ok=True)
-                listener.bind(str(self._place))
-                listener.listen(256)
-                pid = processes.spawn(
-                    self._command,
-                    env={**self._environment, variables.IMPORTER: f"{listener.fileno()}:{self._place}"},
-                    cwd=self._request["cwd"],
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=(listener.fileno(),),
-                    new_session=True,
-                )
-                sock = importers.connect(self._place)
-            finally:
-                os.close(told)
-                os.close(output)
-        assert sock is not None  # the listening socket was open here
-        importers.note(self._place, pid, [], None)
-        self.root = pid
-        self._loop.on_child(pid, lambda status: self._root_ended(pid))
-        return sock
-
-    def _root_ended(self, pid: int) -> None:
-        if self.root == pid:
-            self.root = None
-        importers.forget(self._place)  # a killed importer leaves its files; a newer importer's files are kept
+    def _reach(self) -> socket.socket:
+        """Return a connection to the machine's importer. If there is no importer, start one."""
+        with contextlib.suppress(OSError):
+            return sockets.connect(self._place)
+        self._place.unlink(missing_ok=True)
+        with sockets.listen(self._place) as listener:
+            fd = listener.fileno()
+            env = {**self._environment, variables.IMPORTER: f"{fd}:{self._place}"}
+            # Python examines its standard output at its start: like a rank's pipe, a socket cannot be rewound.
+            pid = processes.spawn(
+                self._command, env=env, cwd=self._code, stdout=fd, stderr=fd, pass_fds=(fd,), new_session=True
+            )
+            self.root = pid
+            importers.note(self._place, pid, [], None)
+            return sockets.connect(self._place)
 
     def _take(self, message: Message) -> None:
-        operation = message.get("op")
-        if operation == "hosting":
+        if message.get("op") == "forked":
             self.pid = int(message["pid"])
-            # the process was killed, which the end of the connection will show
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(ProcessLookupError):  # it was killed, which the end of the connection will show
                 self._host = os.pidfd_open(self.pid), self.pid
             self.imported = True
             self._listener.close()
-        elif operation == "refused":  # the existing importer does not fit, or no longer fits
-            self._ask_again(refused=True)
+        elif "unfit" in message:
+            self._give_up(message["unfit"])
         else:
-            self._told = self._told or "unfit" in message
             self._follower.on_importer(message)
 
-    def _closed(self, fresh: bool) -> None:
-        self._drop()
+    def _closed(self, reason: str) -> None:
         if self.imported:
             self.pid = None
-        elif fresh or self._told:
-            if not self._told:
-                self._follower.on_importer({"unfit": "the importer ended before it had imported"})
-            self._give_up()
-        else:  # the importer has ended regularly
-            self._ask_again(refused=False)
+        elif self.pid == self.root:
+            self._give_up("the importer ended before it had imported")
+        else:  # another toolkit's importer, which has ended regularly, or whose imports do not fit
+            self._connect()
 
-    def _ask_again(self, *, refused: bool) -> None:
-        self._drop()
-        try:
-            self._ask(refused=refused)
-        except OSError:
-            self._give_up()
-
-    def _give_up(self) -> None:
-        """Stop using an importer. Each rank then imports its packages itself."""
+    def _give_up(self, why: str) -> None:
         self.pid = None
-        self._listener.close()
-
-    def _drop(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
-            self._connection = None
+        self._open.close()
+        self._follower.on_importer({"unfit": why})
 
     @property
     def spared(self) -> tuple[int, ...]:
@@ -235,37 +179,34 @@ class Importer:
         """
         return (self.root,) if self.root is not None and self.imported else ()
 
-    def end(self, *, orderly: bool) -> None:
-        """Stop the host's importer and all its descendants.
+    def end(self, *, orderly: bool) -> list[int]:
+        """Stop the host's importer and all its descendants, and wait until they have ended.
 
         Args:
             orderly: Whether the machine's importer may be kept.
+
+        Returns:
+            The pids of processes that could not be ended.
         """
-        if orderly and self.imported and self._connection is not None:
+        if orderly and self.imported:
             self._connection.send({"op": "end"})
         if not orderly and self.root is not None:  # then the machine's importer ends with this toolkit
             importers.remove(self._place)
-        self._drop()
-        self._listener.close()
-
-    def await_end(self) -> list[int]:
-        """Wait until the host's importer has ended. Return the pids of processes that could not be ended."""
+        self._open.close()
         if self._host is None:
             return []
         (process, pid), self._host = self._host, None
-        poll = select.poll()
-        poll.register(process, select.POLLIN)
-        left = [] if poll.poll(_END_S * 1000) else processes.end_tree(process, pid)
+        left = processes.end_tree(process, pid, patience=_END_S)
         os.close(process)
         return left
 
 
-def _name(python: str, environment: Mapping[str, str], imports: Imports) -> str:
+def _name(command: Sequence[str], environment: Mapping[str, str], imports: Imports) -> str:
     """Return the name of an importer with the given properties: 24 hexadecimal digits.
 
     The name also depends on properties that this process has inherited, such as its cores and limits.
     """
     import hashlib  # imported here because it runs in parallel with the start of a job
 
-    about = [python, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
+    about = [command, environment, inherited.traits(os.getpid()), imports.statements, imports.settings]
     return hashlib.blake2b(json.dumps(about, sort_keys=True).encode(), digest_size=12).hexdigest()

@@ -10,11 +10,12 @@ raises an error instead of returning a wrong module (:class:`container.toolkit.i
 from __future__ import annotations
 
 import ast
-import dataclasses
+import pkgutil
 import re
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 from container.contract.layout import FUNCTION_FOLDER, FUNCTION_IMPORTS
 from container.system.variables_read import is_read_at_load
@@ -35,17 +36,17 @@ _HAZARD = re.compile(
 )
 #: PyTorch's first optimizer imports its compiler, which takes as long as torch itself. The compiler is imported for a
 #: script that creates an optimizer, unless the script configures the compiler.
-_USES_COMPILER, _CHANGES_COMPILER = (
-    re.compile(r"\boptim\b"),
-    re.compile(r"TORCH(?!ELASTIC)[_A-Z]|_dynamo|_inductor|_logging"),
-)
+_USES_COMPILER = re.compile(r"\boptim\b")
+_CHANGES_COMPILER = re.compile(r"TORCH(?!ELASTIC)[_A-Z]|_dynamo|_inductor|_logging")
 #: The module of fleetfit that imports Horovod, as an import statement names it.
 _DISTRIBUTED = re.compile(r"(?:import|from) container\b.*\bdistributed\b")
 _MOST_BYTES, _MOST_MODULES = 1 << 20, 64
 
+#: Files of a project, each with the package to which its relative imports refer.
+_Files = dict[Path, tuple[str, ...]]
 
-@dataclasses.dataclass(frozen=True)
-class Imports:
+
+class Imports(NamedTuple):
     """The imports and settings for an importer.
 
     Attributes:
@@ -76,24 +77,22 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     """
     reader = _Reader((script.parent, folder))
     function = folder / FUNCTION_FOLDER / FUNCTION_IMPORTS
-    source = function if function.is_file() else script
     try:
         if shadowed := sorted(reader.names & sys.stdlib_module_names):
             return Imports(reason=f"the script's folder has a module {shadowed[0]}")
-        reader.parse(source, ())
-        reader.take_head(source, ())
+        reader.read(function if function.is_file() else script, ())
         texts = {file: ast.unparse(tree) for file, tree in reader.trees.items()}
     except (OSError, SyntaxError, ValueError, RecursionError) as error:
         return Imports(reason=f"its imports cannot be read: {error}")
     hazard = _hazard(("the function" if file == function else file.name, text) for file, text in texts.items())
-    statements = dict.fromkeys((*reader.statements, *(() if hazard else reader.slow)))
-    tops = set(map(top_of, statements))
-    if horovod and ("container" in tops or reader.initializes):
-        statements |= {f"import horovod.{one}": None for one in ("tensorflow", "torch") if one in tops}
-    if "torch" in tops and any(map(_USES_COMPILER.search, texts.values())):
-        statements |= {} if any(map(_CHANGES_COMPILER.search, texts.values())) else {"import torch._dynamo": None}
-    left = set(reader.slow).difference(statements)
-    return Imports(tuple(statements), tuple(reader.settings), tuple(sorted(reader.names)), hazard if left else "")
+    statements = [*reader.head, *(() if hazard else reader.slow)]
+    tops, source = set(map(top_of, statements)), "\n".join(texts.values())
+    if horovod and _DISTRIBUTED.search(source):
+        statements += [f"import horovod.{one}" for one in ("tensorflow", "torch") if one in tops]
+    if "torch" in tops and _USES_COMPILER.search(source) and not _CHANGES_COMPILER.search(source):
+        statements.append("import torch._dynamo")
+    reason = "" if set(reader.slow).issubset(statements) else hazard
+    return Imports(tuple(dict.fromkeys(statements)), tuple(reader.settings), tuple(sorted(reader.names)), reason)
 
 
 def _hazard(texts: Iterable[tuple[str, str]]) -> str:
@@ -111,115 +110,95 @@ def _hazard(texts: Iterable[tuple[str, str]]) -> str:
     return ""
 
 
-def _modules(folder: Path) -> Iterator[str]:
-    """Yield the names of a folder's modules and packages. Such modules take precedence over installed packages."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
-        if (entry / "__init__.py").exists() or (entry.suffix in (".py", ".pyc", ".so") and entry.is_file()):
-            yield entry.name.partition(".")[0]
-
-
 class _Reader:
     """Read a script, and those modules of its project that it imports.
 
     Attributes:
         names: The names of the modules and packages in the project's folders.
         trees: The syntax tree of each file, without the statements that set variables in ``settings``.
-        statements: The imports at the beginning of the script.
+        head: The imports at the beginning of the script.
         settings: The variables that the script sets before these imports, as in :class:`Imports`.
         slow: All imports of slow packages.
-        initializes: Whether any of the files imports ``container.distributed``.
     """
 
     def __init__(self, roots: tuple[Path, ...]) -> None:
         self._roots = roots
-        self.names = frozenset(name for root in roots for name in _modules(root))
+        self.names = frozenset(module.name for module in pkgutil.iter_modules(map(str, roots)))
         self.trees: dict[Path, ast.Module] = {}
-        self.statements: list[str] = []
+        self.head: list[str] = []
         self.settings: list[tuple[str, str, bool]] = []
         self.slow: list[str] = []
-        self.initializes = False
-        self._heads: set[Path] = set()
+        self._run: set[Path] = set()
         self._has_acted = self._has_imported = False
 
-    def parse(self, file: Path, package: tuple[str, ...]) -> None:
-        """Parse a file and all of the project's files that it imports. Collect the imports of slow packages.
+    def read(self, file: Path, package: tuple[str, ...], *, runs: bool = True) -> None:
+        """Read a file, and all of the project's files that it imports, in the order in which they run.
 
         Args:
-            file: The file to parse.
+            file: The file.
             package: The package to which the file's relative imports refer.
+            runs: Whether the script certainly runs the file before the statements that are read next. If not, only the
+                file's imports of slow packages are collected.
 
         Raises:
             ValueError: the project is too large.
         """
-        if file in self.trees:
+        if file in (self._run if runs else self.trees):
             return
-        if len(self.trees) == _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
-            raise ValueError("the project is too large")
-        self.trees[file] = ast.parse(file.read_bytes())
-        for node in ast.walk(self.trees[file]):
-            for text, files in self._imported(node, package):
-                self.slow += [text] if top_of(text) in SLOW - self.names else []
-                self.initializes |= _DISTRIBUTED.match(text) is not None
-                for one in files.items():
-                    self.parse(*one)
-
-    def take_head(self, file: Path, package: tuple[str, ...]) -> None:
-        """Collect a file's imports up to the first other statement, and the variables that the file sets before any
-        import.
-        """
-        if file in self._heads:
-            return
-        self._heads.add(file)
+        if file not in self.trees:
+            if len(self.trees) == _MOST_MODULES or file.stat().st_size > _MOST_BYTES:
+                raise ValueError("the project is too large")
+            self.trees[file] = ast.parse(file.read_bytes())
+        self._run |= {file} if runs else set()
         body = self.trees[file].body
         for statement in list(body):
             match statement:
                 case ast.Import() | ast.ImportFrom():
-                    for text, files in self._imported(statement, package):
-                        self._take_import(text, files)
+                    self._take_imports(statement, package, runs=runs)
                 case ast.Assign([ast.Subscript(to, ast.Constant(str(name)))], ast.Constant(str(value))) | ast.Expr(
                     ast.Call(ast.Attribute(to, "setdefault"), [ast.Constant(str(name)), ast.Constant(str(value))])
-                ) if ast.unparse(to) == "os.environ" and not self._has_imported:
+                ) if runs and ast.unparse(to) == "os.environ" and not self._has_imported:
                     self.settings.append((name, value, isinstance(statement, ast.Expr)))
                     body.remove(statement)
                 case ast.Expr(ast.Constant()) | ast.Assign([ast.Name()], ast.Constant()) | ast.Pass():
                     pass
                 case _:
                     self._has_acted = True
+                    for node in ast.walk(statement):
+                        self._take_imports(node, package, runs=False)
 
-    def _take_import(self, text: str, files: dict[Path, tuple[str, ...]]) -> None:
-        top = top_of(text)
-        for one in files.items():
-            self.take_head(*one)
-        if not files and (not top or top in self.names | _ACTING):
-            self._has_acted = True
-        elif not files and top not in sys.stdlib_module_names:
-            self._has_imported = self._has_imported or not self._has_acted or top in SLOW
-            self.statements += [] if self._has_acted else [text]
+    def _take_imports(self, node: ast.AST, package: tuple[str, ...], *, runs: bool) -> None:
+        for text, files in self._imported(node, package):
+            for file, its_package in files.items():
+                self.read(file, its_package, runs=runs)
+            top = top_of(text)
+            self.slow += [text] if top in SLOW - self.names else []
+            if files or not runs or top in sys.stdlib_module_names:
+                continue
+            if not top or top in self.names | _ACTING:
+                self._has_acted = True
+            self.head += [] if self._has_acted else [text]
+            self._has_imported |= not self._has_acted or top in SLOW
 
-    def _imported(
-        self, statement: ast.AST, package: tuple[str, ...]
-    ) -> Iterator[tuple[str, dict[Path, tuple[str, ...]]]]:
-        """Yield each import of a statement as a separate statement, with the project's files that it executes."""
-        if isinstance(statement, ast.Import):
-            yield from ((f"import {alias.name}", self._files(alias.name)) for alias in statement.names)
-        if not isinstance(statement, ast.ImportFrom):
-            return
-        module = statement.module or ""
-        if statement.level:
-            module = ".".join((*package[: len(package) - statement.level + 1], module)).rstrip(".")
-        files = self._files(module)
-        for alias in statement.names if files else ():
-            files |= self._files(f"{module}.{alias.name}")
-        yield ast.unparse(statement) if not statement.level else f"from {module or '.'} import *", files
+    def _imported(self, node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, _Files]]:
+        """Yield each import of a statement as a separate statement, with the project's files that it executes. Yield
+        nothing for other nodes.
+        """
+        if isinstance(node, ast.Import):
+            yield from ((f"import {alias.name}", self._files(alias.name)) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parents = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*parents, node.module or "")).rstrip(".")
+            files = self._files(module)
+            for alias in node.names if files else ():
+                files |= self._files(f"{module}.{alias.name}")
+            yield f"from {module or '.'} import *" if node.level else ast.unparse(node), files
 
-    def _files(self, module: str) -> dict[Path, tuple[str, ...]]:
+    def _files(self, module: str) -> _Files:
         """Return the project's files of a module and of its parent packages, with the package of each file."""
-        found: dict[Path, tuple[str, ...]] = {}
+        found: _Files = {}
         parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):
             for path in (root.joinpath(*parts[:count]) for root in reversed(self._roots)):
-                if (path / "__init__.py").is_file():
-                    found[path / "__init__.py"] = parts[:count]
-                elif path.with_name(f"{path.name}.py").is_file():
-                    found[path.with_name(f"{path.name}.py")] = parts[: count - 1]
-        return found
+                found |= {path / "__init__.py": parts[:count], path.with_name(f"{path.name}.py"): parts[: count - 1]}
+        return {file: package for file, package in found.items() if file.is_file()}

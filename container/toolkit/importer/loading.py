@@ -6,20 +6,21 @@ import gc
 import importlib.util
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from container.system import forking
-from container.system.fork_server import ForkServer
+from container.system import files
 from container.system.importing import Importing
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
+#: A toolkit's request (:class:`container.toolkit.importer.importer.Importer`).
+Request = Mapping[str, Any]
+
 #: Files that some modules read while they are imported.
 _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
-_HOOK = str(Path(__file__).resolve().parents[2] / "hook")
 
 #: Effect of an import statement: the package, the printed text, and the changed variables with their values.
 _Effect = tuple[str, bytes, dict[bytes, bytes | None]]
@@ -30,42 +31,24 @@ def top_of(statement: str) -> str:
     return statement.split()[1].partition(".")[0]
 
 
-class Unfit(Exception):
-    """Error for a process from which no rank can be forked. The message names the reason."""
-
-
-def load(plan: Mapping[str, Any], server: ForkServer) -> Given:
-    """Execute the imports that a toolkit has requested. Standard output and standard error become a file in memory,
-    which stores the text that the modules print.
+def load(plan: Request, tell: Callable[[str], object]) -> Given:
+    """Execute the imports that a toolkit has requested.
 
     Args:
         plan: The toolkit's request.
-        server: The fork server of this process, which sends messages to the toolkits.
-
-    Raises:
-        Unfit: a rank that is forked from this process would differ from a rank that imports the packages itself.
+        tell: A function that is called at most once a second with the name of a module that is being imported.
     """
-    kept = os.memfd_create("printed")
-    for stream in (1, 2):
-        os.dup2(kept, stream)
-    os.close(kept)
-    opened = forking.descriptors()
     os.environ.clear()
     os.environ.update(_with_settings(plan["environment"], plan["settings"]))
     # Without packages that are not installed; each rank reports these itself.
     statements = [one for one in plan["statements"] if importlib.util.find_spec(top_of(one)) is not None]
     gc.disable()  # objects that modules create at their import are kept: collecting garbage takes a fifth of the time
     unwatched, os.environ.__class__ = os.environ.__class__, NotingEnviron
-    try:
-        with Importing(lambda name: server.tell({"importing": name})) as importing:
-            effects = [_run(statement) for statement in statements]
-    finally:
-        os.environ.__class__ = unwatched
-        gc.enable()
-    given = Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
-    if why := given.staleness(plan["names"]) or forking.obstacle(opened, server.descriptors):
-        raise Unfit(why)
-    return given
+    with Importing(tell) as importing:
+        effects = [_run(statement) for statement in statements]
+    os.environ.__class__ = unwatched
+    gc.enable()
+    return Given(plan, None if NotingEnviron.whole else NotingEnviron.seen, importing.names, effects)
 
 
 def _run(statement: str) -> _Effect:
@@ -78,19 +61,13 @@ def _run(statement: str) -> _Effect:
     return top_of(statement), os.pread(2, os.fstat(2).st_size, printed), changed
 
 
-def identity(path: str) -> tuple[int, ...] | None:
+def _identity(path: str) -> tuple[int, ...] | None:
     """Return a value that changes when a file changes. Return None if the file does not exist."""
     try:
         status = os.stat(path)
     except OSError:
         return None
     return status.st_mtime_ns, status.st_size, status.st_ino
-
-
-def python_path(environment: Mapping[str, str]) -> list[str]:
-    """Return the folders in an environment's ``PYTHONPATH``, except the hook's folder."""
-    folders = dict.fromkeys(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
-    return [folder for folder in folders if folder != _HOOK]
 
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
@@ -105,7 +82,7 @@ def _elsewhere(name: str, file: str) -> str | None:
     return found.origin if found is not None and found.origin != file else None
 
 
-class Given:
+class Given(Loader):
     """Give the importer's modules to a forked rank when the rank's script imports them.
 
     The object is in ``sys.meta_path`` of the rank until the script has imported all of the importer's packages. The
@@ -119,31 +96,28 @@ class Given:
         effects: The effect of each import statement.
     """
 
-    def __init__(
-        self, plan: Mapping[str, Any], seen: set[str] | None, names: set[str], effects: Sequence[_Effect] = ()
-    ) -> None:
+    def __init__(self, plan: Request, seen: set[str] | None, names: Iterable[str], effects: Sequence[_Effect]) -> None:
         self._settings, self._seen, self._effects = plan["settings"], seen, effects
-        self._path = [folder for folder in python_path(plan["environment"]) if folder != plan["cwd"]]
         self._noted = self._digest(_with_settings(plan["environment"], self._settings))
-        files = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
-        self._tops = {name.partition(".")[0] for name in (*names, *files)} - {"container"}
+        loaded = {name: getattr(module, "__file__", None) for name, module in list(sys.modules.items())}
+        self._tops = {name.partition(".")[0] for name in (*names, *loaded)} - {"container"}
         wanted = set(map(top_of, plan["statements"]))
         # Not ``container``, which is the toolkit's own; scripts may have another version.
-        self._packages = {top: file for top in wanted if (file := files.get(top)) and not _elsewhere(top, file)}
-        read = (*files.values(), *map(os.path.expanduser, _FILES), *sys.path)
-        self._files = {path: identity(path) for path in read if path}
+        self._packages = {top: file for top in wanted if (file := loaded.get(top)) and not _elsewhere(top, file)}
+        read = (*loaded.values(), *map(os.path.expanduser, _FILES), *sys.path)
+        self._files = {path: _identity(path) for path in read if path}
         self._hidden: dict[str, dict[str, ModuleType]] = {}
 
     def _digest(self, environment: Mapping[str, str]) -> dict[str, int]:
         """Return a hash of the value of each variable that may have been read during the imports. The values themselves
         are not stored, because a value may be a secret.
         """
-        found = {}
-        for name, value in environment.items():
-            if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name)):
-                lists = name in ("LD_LIBRARY_PATH", "PATH")  # mpirun prepends the same folder several times
-                found[name] = hash(tuple(dict.fromkeys(value.split(":"))) if lists else value)
-        return found
+        lists = ("LD_LIBRARY_PATH", "PATH")  # mpirun prepends the same folder several times
+        return {
+            name: hash(tuple(dict.fromkeys(value.split(":"))) if name in lists else value)
+            for name, value in environment.items()
+            if name != "PYTHONPATH" and (self._seen is None or name in self._seen or is_read_at_load(name))
+        }
 
     def _difference(self, environment: Mapping[str, str]) -> str | None:
         """Return the name of a variable whose value in an environment may change the result of the imports. Return None
@@ -152,12 +126,8 @@ class Given:
         changed = self._noted.items() ^ self._digest(environment).items()
         return min((name for name, _ in changed), default=None)
 
-    def refusal(self, environment: Mapping[str, str], code: str) -> str | None:
-        """Return why a rank with this environment and code folder may not be forked from this process. Return None if
-        it may.
-        """
-        if [folder for folder in python_path(environment) if folder != code] != self._path:
-            return "PYTHONPATH differs"
+    def refusal(self, environment: Mapping[str, str]) -> str | None:
+        """Return why a rank with this environment may not be forked from this process. Return None if it may."""
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None
 
@@ -169,7 +139,7 @@ class Given:
         """
         if clash := min(self._tops.intersection(names), default=None):
             return f"the script's folder has a module {clash}"
-        changed = next((path for path, was in self._files.items() if identity(path) != was), None)
+        changed = next((path for path, was in self._files.items() if _identity(path) != was), None)
         return f"{changed} was changed" if changed else None
 
     def hide(self) -> None:
@@ -186,12 +156,8 @@ class Given:
             sys.meta_path.insert(0, self)
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
-        if path is not None or name not in self._hidden:
-            return None
-        return ModuleSpec(name, self, origin=self._packages[name], is_package=True)  # type: ignore[arg-type]
-
-    def create_module(self, spec: ModuleSpec) -> None:
-        return None
+        is_hidden = name in self._hidden
+        return ModuleSpec(name, self, origin=self._packages[name], is_package=True) if is_hidden else None
 
     def exec_module(self, module: ModuleType) -> None:
         name, file = module.__name__, self._packages[module.__name__]
@@ -211,9 +177,8 @@ class Given:
             sys.meta_path.remove(self)
         for _, printed, changed in [effect for effect in self._effects if effect[0] == name]:
             sys.stdout.flush()
-            with open(1, "wb", closefd=False) as output:
-                output.write(printed)
-            os.environb.update({of: value for of, value in changed.items() if value is not None})
-            for removed in [name for name, value in changed.items() if value is None]:
+            files.write_all(1, printed)
+            os.environb.update({variable: value for variable, value in changed.items() if value is not None})
+            for removed in [variable for variable, value in changed.items() if value is None]:
                 os.environb.pop(removed, None)
         self._noted = self._digest(os.environ)

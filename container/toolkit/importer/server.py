@@ -14,125 +14,120 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
-import resource
 import select
 import signal
 import socket
 import sys
 import time
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
 from container.contract import variables
-from container.system import importers, inherited, machine, processes, scripts
+from container.system import forking, importers, inherited, machine, processes, scripts
 from container.system.fork_server import ForkServer, send
 from container.toolkit.importer import loading
+from container.toolkit.importer.loading import Request
 
-#: How often to check whether the machine's importer is still needed, and how long to wait for the first host, in
-#: seconds.
-_LOOK_S, _FIRST_S = 1.0, 2.0
+#: How often to check whether the machine's importer is still needed, in seconds.
+_LOOK_S = 1.0
 #: Share of the machine's memory that must be available. If less is available, an importer that is kept for later jobs
 #: ends.
 _SPARE_MEMORY = 0.1
-_PACKAGE = str(Path(__file__).resolve().parents[2])
-
-Request = Mapping[str, Any]
 
 
 class _Machine(ForkServer):
     """Serve toolkits as long as the processes that have started these toolkits live. Serve longer if the toolkits
     request it.
 
-    The imports are executed at the first request.
+    The imports are executed at the first request. An importer that has refused a toolkit gives its socket up, so that
+    the toolkit starts another importer.
 
     Args:
         listener: The socket to which toolkits connect.
         place: The path of that socket.
+
+    Attributes:
+        given: The imported modules. None before the first request.
+        imported: The imported packages, and how long the next toolkit has waited for the imports, in seconds.
     """
 
     def __init__(self, listener: socket.socket, place: Path) -> None:
         super().__init__(listener, "fleetfit-import")
         self.given: loading.Given | None = None
+        self.imported: dict[str, Any] = {}
         self._place = place
-        self._identity = loading.identity(str(place))
-        self._holders: dict[int, str] = {}  # pid -> time of the process's start
-        self._until = time.monotonic() + _FIRST_S
-        self._keep = 0.0
-        self._with = 0, ""  # a process that ends a kept importer, and the time of its start
-        self.packages: list[str] = []
-        self.seconds = 0.0
+        self._holders: set[tuple[int, str]] = set()  # processes: their pids, and the times of their starts
+        self._keep, self._keeper, self._until = 0.0, (0, ""), 0.0
 
-    def _load(self, plan: Request) -> loading.Given:
+    def _load(self, request: Request) -> loading.Given:
+        """Execute the imports. Standard output and standard error become a file in memory, which stores the text that
+        the modules print.
+        """
         began = time.monotonic()
+        printed = os.memfd_create("printed")
+        for stream in (1, 2):
+            os.dup2(printed, stream)
+        os.close(printed)
+        opened = forking.descriptors()
         try:
-            given = loading.load(plan, self)
-        except loading.Unfit as error:
-            self.leave(str(error))
+            given = loading.load(request, lambda name: self.tell({"importing": name}))
+            unfit = given.staleness(request["names"]) or forking.obstacle(opened, self.descriptors)
         except BaseException as error:  # noqa: BLE001 - a module may raise anything, which the toolkits receive
-            self.leave(f"{type(error).__name__}: {error}")
-        self.packages = sorted({statement.split()[1] for statement in plan["statements"]})
-        self.seconds = round(time.monotonic() - began, 3)
+            unfit = f"{type(error).__name__}: {error}"
+        if unfit:
+            self.tell({"unfit": unfit})
+            self._leave()
+        packages = sorted({statement.split()[1] for statement in request["statements"]})
+        self.imported = {"imported": packages, "seconds": round(time.monotonic() - began, 3)}
         os.environ.clear()
         os.chdir("/")  # the working directory is the job's, and may be removed
         processes.set_death_signal(0, os.getppid())  # until here, the importer ended with the toolkit that started it
         gc.freeze()  # otherwise garbage collection in ranks would write to shared pages
         return given
 
-    def leave(self, unfit: str = "") -> NoReturn:
-        """Remove the socket and exit.
-
-        Args:
-            unfit: The reason why no rank can be forked. A reason is reported to waiting toolkits. An empty text is not
-                reported.
-        """
-        if unfit:
-            self.tell({"unfit": unfit})
-        if not self._place_is_others():
-            importers.forget(self._place)
+    def _leave(self) -> NoReturn:
+        importers.forget(self._place)
         os._exit(0)
 
+    def _owns_place(self) -> bool:
+        return importers.noted_pid(self._place) == os.getpid()
+
     def _patience(self) -> float | None:
-        if self._forked:
+        if self._forked or self.given is None:
             return None
-        self._holders = {pid: began for pid, began in self._holders.items() if processes.lives(pid, began)}
-        if self._place_is_others() or not (self._holders or self._is_kept()):
-            self.leave()
-        return _LOOK_S * 1000
-
-    def _is_kept(self) -> bool:
-        """Return whether this process should continue to wait for a later job."""
         facts = machine.facts()
-        short = facts.memory_available_bytes < _SPARE_MEMORY * facts.memory_bytes
-        over = time.monotonic() >= self._until or (self._with[0] and not processes.lives(*self._with))
-        return not (short or over)
-
-    def _place_is_others(self) -> bool:
-        return loading.identity(str(self._place)) != self._identity
+        has_memory = facts.memory_available_bytes >= _SPARE_MEMORY * facts.memory_bytes
+        is_kept = has_memory and time.monotonic() < self._until and processes.lives(*self._keeper)
+        is_held = any(processes.lives(*holder) for holder in self._holders)
+        if not (is_kept or is_held) or not self._owns_place():
+            self._leave()
+        return _LOOK_S * 1000
 
     def _refusal(self, request: Request) -> str | None:
         if self.given is None:
             self.given = self._load(request)
-        return self.given.staleness(request["names"]) or self.given.refusal(request["environment"], request["cwd"])
+        return self.given.staleness(request["names"]) or self.given.refusal(request["environment"])
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
-            send(sock, {"op": "refused"})  # the toolkit then starts another importer
-        else:
-            self._forked[pid] = sock
-            self._holders[request["holder"]] = processes.began(request["holder"])
-            self._keep = request["keep"]
-            self._with = request["keep_with"], processes.began(request["keep_with"])
-            self.seconds = 0.0  # later toolkits have not waited for the imports
-            self._note(None)
+            importers.forget(self._place)
+        super()._answer(sock, request, pid, why)
+        if pid < 0:
+            return
+        holder, keeper = request["holder"], request["keep_with"] or os.getpid()
+        self._holders.add((holder, processes.began(holder)))
+        self._keep, self._keeper = request["keep"], (keeper, processes.began(keeper))
+        send(sock, self.imported)
+        self.imported["seconds"] = 0.0  # later toolkits have not waited for the imports
+        self._note(None)
         self.drop(sock)
 
-    def _ended(self, pid: int, status: int, usage: object = None) -> None:
+    def _ended(self, pid: int, status: int, usage: object) -> None:
         if self._forked.pop(pid, None) is None:
             return
         if status != 0:  # the process could not end its child processes, or its toolkit was killed
-            for other, its_status in processes.end_descendants(spare=self._forked)[1].items():
-                self._ended(other, its_status)
+            for other in processes.end_descendants(spare=self._forked)[1]:
+                self._forked.pop(other, None)  # one that was spared, and has ended meanwhile
             self._keep = 0.0
         self._until = time.monotonic() + self._keep
         if not self._forked:
@@ -141,8 +136,8 @@ class _Machine(ForkServer):
     def _note(self, until: float | None) -> None:
         """Write a description of this process, for programs that search for kept importers."""
         with contextlib.suppress(OSError):
-            if not self._place_is_others():
-                importers.note(self._place, os.getpid(), self.packages, until)
+            if self._owns_place():
+                importers.note(self._place, os.getpid(), self.imported["imported"], until)
 
 
 class _Host(ForkServer):
@@ -158,98 +153,74 @@ class _Host(ForkServer):
         super().__init__(socket.socket(fileno=request["passed"][0]), "fleetfit-host")
         os.setsid()
         os.chdir(request["cwd"])
-        self._code = request["cwd"]  # ranks may have another path to the same folder, with links
         self.given = machine.given
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
         self._poll.register(self._toolkit, select.POLLIN)
-        send(self._toolkit, {"imported": machine.packages, "seconds": machine.seconds})
-        send(self._toolkit, {"op": "hosting", "pid": os.getpid()})
 
     def _refusal(self, request: Request) -> str | None:
-        python, script = request["argv"][:2]
-        if python != sys.executable or not (script.endswith(".py") or _serves(request)):
-            return "its command differs"
-        return inherited.difference(request["pid"]) or self.given.refusal(request["environment"], self._code)
+        return inherited.difference(request["pid"]) or self.given.refusal(request["environment"])
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:
         if pid < 0:
             send(self._toolkit, {"refused": why})
-            send(sock, {"op": "refused"})
-            return
-        self._forked[pid] = sock
-        with contextlib.suppress(OSError):
-            os.setpgid(pid, pid)  # here too, because the receiver of the pid may signal the group at once
-        send(sock, {"op": "forked", "pid": pid})
+        else:
+            with contextlib.suppress(OSError):
+                os.setpgid(pid, pid)  # here too, because the receiver of the pid may signal the group at once
+        super()._answer(sock, request, pid, why)
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
         if sock is self._toolkit:
             processes.end_descendants()
             os._exit(0 if b'"end"' in data else 1)
-        for pid in [pid for pid, asked in self._forked.items() if asked is sock]:
-            os.kill(pid, signal.SIGKILL)
-        self.drop(sock)
-
-    def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
-        if sock := self._forked.pop(pid, None):
-            send(sock, {"op": "ended", "status": status, "max_rss_kb": usage.ru_maxrss})
+        super()._hung_up(sock, data)
 
 
-def _serves(request: Request) -> bool:
-    """Return whether a command runs a server of fleetfit instead of a script."""
-    return bool(request["argv"][1:] == ["-I", os.path.join(_PACKAGE, "__main__.py"), "serve"])
-
-
-def _become(request: Request, given: loading.Given, begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]]:
     """Set up this process in the same way as a rank wrapper sets up the process of its command.
 
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.
     """
+    command, environment = request["argv"], request["environment"]
     output, events, *place = request["passed"]
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
     for stream in (1, 2):
         os.dup2(output, stream)
     os.close(output)
-    environment = request["environment"] | {variables.EVENTS: f"{events}:{os.fstat(events).st_ino}"}
-    for fd in place:
-        environment[variables.PLACE_FD] = str(fd)
     for fd in (events, *place):
         os.set_inheritable(fd, True)
     os.environ.clear()
     os.environ.update(environment)
+    os.environ[variables.EVENTS] = f"{events}:{os.fstat(events).st_ino}"
+    for fd in place:
+        os.environ[variables.PLACE_FD] = str(fd)
     inherited.take_over(request["pid"])
     _reseed()
-    script = os.path.join(os.getcwd(), request["argv"][1])
-    folders = loading.python_path(request["environment"])
+    folders = list(map(os.path.abspath, environment["PYTHONPATH"].split(os.pathsep)))
     sys.path[:] = [folder for folder in sys.path if folder not in folders]
-    if _serves(request):
-        script = request["argv"][2]
-    else:
+    is_server = command[1] == "-I"  # one of fleetfit's own programs
+    script = os.path.join(os.getcwd(), command[2 if is_server else 1])
+    if not is_server:
         sys.path[:] = [os.path.dirname(os.path.realpath(script)), *folders, *sys.path]
         sys._fleetfit_go_on()  # type: ignore[attr-defined]
         given.hide()
-    processes.set_name("fleetfit-server" if _serves(request) else os.path.basename(script))
-    return script, scripts.become(request["argv"], script, begin)
+    processes.set_name("fleetfit-server" if is_server else os.path.basename(script))
+    return script, scripts.become(command, script)
 
 
 def _reseed() -> None:
     """Reseed random number generators and create new keys. Python's module ``random`` reseeds itself after a fork."""
-    if numpy := sys.modules.get("numpy.random"):
-        numpy.seed()
-    if torch := sys.modules.get("torch"):
-        torch.seed()
+    for module in [sys.modules[name] for name in ("numpy.random", "torch") if name in sys.modules]:
+        module.seed()
     if process := sys.modules.get("multiprocessing.process"):
         process.current_process().authkey = os.urandom(32)
         process.ORIGINAL_DIR = os.getcwd()  # type: ignore[attr-defined]
 
 
-def main(begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def main() -> tuple[str, dict[str, Any]]:
     """Run an importer. This function returns only in a process that will run a script.
-
-    Args:
-        begin: The names that the interpreter has set in its ``__main__``.
 
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.
@@ -258,8 +229,8 @@ def main(begin: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     listener, place = os.environ.pop(variables.IMPORTER).split(":", 1)
     server = _Machine(socket.socket(fileno=int(listener)), Path(place))
     host = _Host(server.run(), server)
-    toolkits = os.getpid()
+    host_pid = os.getpid()
     request = host.run()
     request["peer"].close()
-    processes.set_death_signal(signal.SIGKILL, toolkits)
-    return _become(request, host.given, begin)
+    processes.set_death_signal(signal.SIGKILL, host_pid)
+    return _become(request, host.given)

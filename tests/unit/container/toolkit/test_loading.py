@@ -25,8 +25,8 @@ MINE = {
 
 
 def given(*seen: str, whole: bool = False, settings: tuple[tuple[str, str, bool], ...] = ()) -> loading.Given:
-    plan: dict[str, Any] = {"environment": MINE, "cwd": "/code", "settings": settings, "statements": ()}
-    return loading.Given(plan, None if whole else set(seen), set())
+    plan: dict[str, Any] = {"environment": MINE, "settings": settings, "statements": ()}
+    return loading.Given(plan, None if whole else set(seen), (), ())
 
 
 @pytest.mark.parametrize(
@@ -51,24 +51,22 @@ def given(*seen: str, whole: bool = False, settings: tuple[tuple[str, str, bool]
 )
 def test_what_may_differ(changes: dict[str, str | None], why: str | None) -> None:
     theirs = {name: value for name, value in {**MINE, **changes}.items() if value is not None}
-    assert given("SM_HOSTS", "UNSET").refusal(theirs, "/code") == why
+    assert given("SM_HOSTS", "UNSET").refusal(theirs) == why
 
 
 def test_the_folder_of_the_code_may_be_another() -> None:
-    theirs = {**MINE, "PYTHONPATH": "/two:/lib"}
-    assert given("PYTHONPATH").refusal(theirs, "/two") is None
-    assert given().refusal(theirs, "/three") == "PYTHONPATH differs"
+    assert given("PYTHONPATH").refusal({**MINE, "PYTHONPATH": "/two:/lib"}) is None
 
 
 def test_what_the_script_sets_first_is_compared_as_it_will_be() -> None:
     found = given(settings=(("TF_CPP_ONE", "2", False), ("TF_CPP_TWO", "3", True)))
-    assert found.refusal({**MINE, "TF_CPP_ONE": "5"}, "/code") is None
-    assert found.refusal({**MINE, "TF_CPP_TWO": "5"}, "/code") == "TF_CPP_TWO differs"
+    assert found.refusal({**MINE, "TF_CPP_ONE": "5"}) is None
+    assert found.refusal({**MINE, "TF_CPP_TWO": "5"}) == "TF_CPP_TWO differs"
 
 
 def test_nothing_may_differ_where_all_was_looked_at() -> None:
-    assert given(whole=True).refusal(dict(MINE), "/code") is None
-    assert given(whole=True).refusal({**MINE, "TF_CONFIG": "{}"}, "/code") == "TF_CONFIG differs"
+    assert given(whole=True).refusal(dict(MINE)) is None
+    assert given(whole=True).refusal({**MINE, "TF_CONFIG": "{}"}) == "TF_CONFIG differs"
 
 
 def test_what_was_read_is_known_by_what_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
