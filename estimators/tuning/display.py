@@ -18,7 +18,7 @@ from estimators.records.private_files import explained
 from estimators.results.html import STATE_COLOURS, render
 from estimators.results.summary import number_text, seconds_text
 from estimators.tuning.config import TuningSpec
-from estimators.tuning.record import TuningRecord, is_terminal
+from estimators.tuning.record import TuningRecord, best_row, is_terminal
 
 if TYPE_CHECKING:
     from estimators.results.plots import Plot
@@ -208,11 +208,12 @@ class TrialLines:
 
     def show(self) -> None:
         """Print a line for each trial that has ended since the last call."""
-        best = self.record.status().get("Fleetfit", {}).get("best")
-        for place, row in enumerate(self.record.trials(), 1):
+        rows, spec = self.record.trials(), self.record.spec
+        best = best_row(rows, maximize=spec.maximize)  # the status may be older than the rows
+        for place, row in enumerate(rows, 1):
             if row["state"] != "Running" and row["number"] not in self._seen:
                 self._seen.add(row["number"])
-                write_text(sys.stdout, trial_line(row, place, self.record.spec, best=row["number"] == best) + "\n")
+                write_text(sys.stdout, trial_line(row, place, spec, best=row is best) + "\n")
 
 
 class LiveTable(TrialLines):

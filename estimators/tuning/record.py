@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -176,6 +177,17 @@ class TuningRecord:
 def is_terminal(status: dict[str, Any]) -> bool:
     """Return whether a tuning job has ended."""
     return status.get("HyperParameterTuningJobStatus") in TERMINAL
+
+
+def best_row(rows: Iterable[dict[str, Any]], *, maximize: bool) -> dict[str, Any] | None:
+    """Return the row of the completed trial with the best value. Return None if no trial has completed.
+
+    Args:
+        rows: The rows of the trials, as :meth:`TuningRecord.trials` returns them.
+        maximize: Whether a greater value is better.
+    """
+    good = [row for row in rows if row["state"] == COMPLETED]
+    return (max if maximize else min)(good, key=lambda row: row["value"], default=None)
 
 
 def tuning_folder(home: str | Path | None = None) -> Path:

@@ -29,7 +29,7 @@ from estimators.records.record import JobRecord, jobs_folder
 from estimators.tuning import population, ranges, search, trials
 from estimators.tuning.config import Goal, TuningJobCompletionCriteriaConfig
 from estimators.tuning.fleet import Bounds
-from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
+from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord, best_row
 from estimators.tuning.sharing import Sharing
 
 #: The interval at which the trials' records are polled, in seconds.
@@ -561,8 +561,7 @@ class Tuning:
         states = [row["state"] for row in self.rows.values()]
         scored = [row for row in self.rows.values() if row["state"] != RUNNING and row["value"] is not None]
         times = [row["ended"] - row["created"] for row in self.rows.values() if row["ended"] is not None]
-        good = [row for row in self.rows.values() if row["state"] == COMPLETED]
-        best = (max if self.spec.maximize else min)(good, key=lambda row: row["value"], default=None)
+        best = best_row(self.rows.values(), maximize=self.spec.maximize)
         return {
             "TrainingJobStatusCounters": {
                 "Completed": states.count(COMPLETED)

@@ -18,7 +18,7 @@ from estimators.records.record import JobRecord
 from estimators.tuner import IntegerParameter
 from estimators.tuning import managed, ranges
 from estimators.tuning.config import TuningSpec
-from estimators.tuning.display import LiveTable, fitting, held_up_by
+from estimators.tuning.display import LiveTable, TrialLines, fitting, held_up_by
 from estimators.tuning.record import TuningRecord
 
 REQUEST = {
@@ -133,6 +133,17 @@ def test_the_message_about_a_held_up_tuning_job_has_no_control_sequences(
         live.changed()
     goes_on = "The tuning job goes on at SageMaker, and fleetfit will ask again."
     assert capsys.readouterr() == ("", f"fleetfit: denied by AWS. {goes_on}\n")
+
+
+def test_the_best_trial_is_marked_also_if_the_status_is_older_than_its_row(
+    record: TuningRecord, capsys: pytest.CaptureFixture[str]
+) -> None:
+    row = {"job": "study-001", "values": {"lr": "0.1"}, "state": "Completed", "reason": None}
+    rows = [{**row, "number": 0, "value": 0.5}, {**row, "number": 1, "value": 0.25}]
+    record.write("trials", {"trials": rows})
+    TrialLines(record).changed()
+    first, second = capsys.readouterr().out.splitlines()
+    assert "best so far" not in first and second.endswith("best so far")
 
 
 def test_following_goes_on_without_a_standard_error(record: TuningRecord, monkeypatch: pytest.MonkeyPatch) -> None:
