@@ -139,7 +139,7 @@ def test_the_best_trial_is_marked_also_if_the_status_is_older_than_its_row(
     record: TuningRecord, capsys: pytest.CaptureFixture[str]
 ) -> None:
     row = {"job": "study-001", "values": {"lr": "0.1"}, "state": "Completed", "reason": None}
-    rows = [{**row, "number": 0, "value": 0.5}, {**row, "number": 1, "value": 0.25}]
+    rows = [{**row, "number": 0, "value": 0.25}, {**row, "number": 1, "value": 0.5}]
     record.write("trials", {"trials": rows})
     TrialLines(record).changed()
     first, second = capsys.readouterr().out.splitlines()
