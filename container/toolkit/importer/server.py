@@ -4,7 +4,7 @@ A toolkit starts the importer (:mod:`container.toolkit.importer.importer`). The 
 toolkit has read from a script. Then the importer serves toolkits. For each toolkit, the importer forks a process that
 becomes the importer of the toolkit's host. The host's importer ends with its toolkit, and kills all of its descendants.
 
-The host's importer forks a process for each rank wrapper that requests it (:mod:`container.toolkit.importer.client`).
+The host's importer forks a process for each rank wrapper that requests it (:mod:`container.toolkit.rank`).
 This process runs the wrapper's command as ``python train.py`` would: with a new ``__main__``, ``sys.argv`` and
 ``sys.path``, and to the interpreter's regular end.
 """
