@@ -60,7 +60,8 @@ class Finding:
 
     Attributes:
         name: The name of the checked program, service or backend.
-        ok: Whether it can be used. None if this machine cannot determine that, or if the user may not need it.
+        ok: Whether the program, service or backend can be used. None if this machine cannot determine this, or if the
+            user may not need the program, service or backend.
         text: The result of the check.
         remedy: A description of what the user should do.
     """
@@ -99,7 +100,10 @@ class BackendQueries:
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the options with which a job waits while other jobs use the resources, as a tuner's trial does."""
+        """Return the backend's options, changed so that a job waits while other jobs use the resources.
+
+        The trials of a tuner have these options.
+        """
         return dict(options.backend_options)
 
     @classmethod
@@ -202,7 +206,10 @@ class Backend(BackendQueries, abc.ABC):
     @property
     @abc.abstractmethod
     def running(self) -> bool:
-        """Return whether a host is running, or has ended without a report of its end."""
+        """Return whether the backend has still to report the :class:`HostEnd` of a host that it has started.
+
+        A host whose processes have all ended counts as running until its HostEnd is reported.
+        """
 
     @abc.abstractmethod
     def start(self, attempt: int) -> None:
@@ -228,17 +235,25 @@ class Backend(BackendQueries, abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Stop every host. The scripts get the grace period of the run options."""
+        """Request every host to stop. The scripts get SIGTERM, and may save and exit.
+
+        If hosts still run when the grace period of the run options is over, the supervisor calls :meth:`end_now`.
+        """
 
     @abc.abstractmethod
     def end_now(self) -> None:
-        """Kill every host at once, without a grace period."""
+        """End every host without the grace period of the run options.
+
+        A backend may give fleetfit's own processes on the hosts a moment to terminate the scripts before it kills the
+        remaining processes. Processes that copy saved files may continue. A job that runs at a managed service also
+        continues.
+        """
 
     # --- hosts that join and leave ---
 
     def meeting_place(self) -> tuple[str, str]:
-        """Return the address at which the hosts reach this machine, and the name of the network interface between the
-        hosts.
+        """Return the address at which the hosts reach this machine, and the name of a host's network interface to the
+        other hosts.
         """
         raise NotImplementedError(f"{self.name}: the number of hosts cannot change.")
 
@@ -276,7 +291,7 @@ class Backend(BackendQueries, abc.ABC):
         """
 
     def withdraw(self, host: str) -> None:
-        """Cancel the request for a host if the host is not acquired yet."""
+        """Cancel the request for a host if the host is not acquired yet, and report the host's end."""
 
     def add_host(self, host: str) -> None:
         """Provide the inputs to an additional host, then start the host."""

@@ -121,8 +121,9 @@ def host_config(spec: TrainingJobSpec, host: str, facts: BackendFacts = PROCESSE
 def caller_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the variables of the caller's environment that hosts inherit.
 
-    Variables that name an entry point, and the pipe for events, are left out. If the caller itself runs in a job or an
-    image, these variables name the entry point and the pipe of that job or image.
+    The variables with the name of an entry point, and the variable with the pipe for events, are left out. They are set
+    if the caller itself runs in a job or an image. They then contain the entry point and the pipe of that job or image,
+    and not those of the new job.
     """
     left_out = {*codec.NAMING_VARIABLES, variables.EVENTS}
     return {name: value for name, value in environment.items() if name not in left_out}

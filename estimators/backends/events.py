@@ -37,11 +37,15 @@ class OutputRead:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HostEnd:
-    """The end of a host's training process. All output of the process was reported before this event.
+    """The end of a host's part in the attempt. All output of the host's training process was reported before.
+
+    Either the training process has ended, or the host was lost. The host may also have been lost, withdrawn or stopped
+    before its training process was started.
 
     Attributes:
         host: The host.
-        exit_code: The exit code of the process, or None if a signal killed the process or its host was lost.
+        exit_code: The exit code of the process. None if a signal killed the process, the host was lost, or the process
+            was never started.
         signal: The number of the signal that killed the process, or None.
         failure: The cause of the end, or None if the backend does not know the cause. An example of a known cause is a
             container that ran out of memory.

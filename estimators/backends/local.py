@@ -102,7 +102,7 @@ def filed(spec: TrainingJobSpec) -> list[str]:
 
 
 def linked(spec: TrainingJobSpec) -> list[str]:
-    """Return the names of the channels in FastFile mode. Hosts read their files where they are stored."""
+    """Return the names of the channels in FastFile mode. Hosts read these channels' files without copying the files."""
     return [channel.name for channel in spec.inputs if input_mode(spec, channel) == "FastFile"]
 
 

@@ -42,12 +42,14 @@ class ProcessProvider(HostProvider):
         return LocalHost(self._runner, self._cluster, name)
 
     def close(self) -> None:
-        """Close the runner. It removes the folder of the importers, the processes that fork the hosts' ranks."""
+        """Close the runner. The runner removes the folder of the importers, the processes that fork the hosts'
+        ranks.
+        """
         self._runner.close()
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Refuse all options, because there are none.
+        """Return an empty list, or refuse the first option in ``backend_options``, because the provider has no options.
 
         Raises:
             ConfigurationError: ``backend_options`` contains an option.

@@ -176,7 +176,7 @@ class Do(enum.Enum):
     CLOSE_MEMBERSHIP = "close_membership"
     #: Request every host to stop. The script has the time to save that the job's options allow.
     STOP_HOSTS = "stop_hosts"
-    #: Terminate every host without time to save.
+    #: End every host without time to save (:meth:`Backend.end_now`).
     END_HOSTS = "end_hosts"
     #: Record that the attempt's hosts have been started.
     HOSTS_STARTED = "hosts_started"

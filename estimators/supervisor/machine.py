@@ -215,7 +215,8 @@ class JobMachine:
         Args:
             event: The event.
             now: The current time in seconds. All calls must use the same clock.
-            running: Whether any host runs. If so, the end of each running host will be reported later.
+            running: Whether the backend has still to report the end of a host (:attr:`Backend.running`). A host whose
+                processes have ended counts as running until then.
         """
         self._actions, self._now, self._running = [], now, running
         if not self.over:

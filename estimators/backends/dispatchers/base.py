@@ -79,9 +79,9 @@ class Dispatcher(abc.ABC):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options, with values in place of environment variables.
+        """Return the options, with the values that the dispatcher otherwise reads from environment variables added.
 
-        Another process that uses the options later may have other variables.
+        Another process that uses the options later may have other environment variables.
         """
         return options
 

@@ -3,8 +3,8 @@
 All communication uses HTTP, as for ``ray job submit``. On the head node, fleetfit runs three kinds of Ray jobs
 (:mod:`estimators.client.ray_job`):
 
-* The training job runs the supervisor. It has the name of the fleetfit job.
-* While a process on the caller's machine follows the training job, a second Ray job reports the changes of the training
+* The supervisor's Ray job runs the supervisor of the fleetfit job, and has the fleetfit job's name.
+* While a process on the caller's machine follows the fleetfit job, a second Ray job reports the changes of the fleetfit
   job's record.
 * For each request to the supervisor, a short Ray job passes the request on.
 """
@@ -176,7 +176,7 @@ class RayDispatcher(Dispatcher):
     def _ask(self, **message: Any) -> asyncio.Queue[Message]:
         """Send a request to the program that uses Ray's Jobs API, and return the queue of the answers to the request.
 
-        If the program is not running, it is started first.
+        Start the program first if it is not running.
         """
         if self._client is None or self._client.over:
             self._client = ClusterClient(
@@ -216,13 +216,16 @@ class RayDispatcher(Dispatcher):
         line = shlex.join([options.python or "python", "-m", _PROGRAM, *words, *home])
         return self._ask(op="submit", job=name, entrypoint=f"exec {line}", package=str(package), **more)
 
-    # --- a training job ---
+    # --- a fleetfit job ---
 
     async def prepare(self) -> None:
         """Do nothing, because Ray prepares a job when the job is submitted."""
 
     async def submit(self, parcel: Parcel) -> None:
-        """Submit the training job. The job's working directory contains our code and the parcel."""
+        """Submit the supervisor's Ray job, and wait until this Ray job reports that it has accepted the parcel.
+
+        The Ray job's working directory contains our code and the parcel.
+        """
         package = self._folder / "job.zip"
         self._job = parcel.name
         environment = dict(parcel.header["environment"])
@@ -267,10 +270,10 @@ class RayDispatcher(Dispatcher):
                 return
 
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Submit a Ray job that reports the changes of the training job's record, and yield its messages.
+        """Submit a Ray job that reports the changes of the fleetfit job's record, and yield its messages.
 
-        Earlier processes may have started such Ray jobs for the same copy of the record. These Ray jobs are stopped
-        first.
+        Earlier processes may have started such Ray jobs for the same copy of the record. The call stops these earlier
+        Ray jobs first.
         """
         self._job = name
         words = ["follow", name, packed(have)]
@@ -307,9 +310,9 @@ class RayDispatcher(Dispatcher):
                 return
 
     async def ask(self, message: Message) -> Message:
-        """Execute a request. A stop request without a grace period stops the training job through Ray's Jobs API.
+        """Submit a Ray job that passes a request to the supervisor, and return the supervisor's answer.
 
-        For any other request, submit a Ray job that passes the request to the supervisor.
+        A stop request without a grace period is not passed on. Ray's Jobs API stops the supervisor's Ray job instead.
         """
         if message["op"] == "stop" and message.get("grace") is None:
             answers = self._ask(op="stop", job=self._job)

@@ -23,7 +23,7 @@ The arguments of ``submit`` are:
 * ``package``: The path of a zip file with the content of the working directory.
 * ``runtime_env``, ``metadata``: The values for Ray's Jobs API.
 * ``until``: The values of ``op`` in a message after which the Ray job's messages are not read any more.
-* ``forget``: Whether to delete the job from Ray after the last answer.
+* ``forget``: Whether to delete the Ray job from Ray after the last answer.
 * ``alone``: A key of the metadata. Ray jobs whose metadata have the same value under this key are stopped first.
 * ``beats``: Whether the Ray job prints continuously, so that silence means that the connection is lost.
 

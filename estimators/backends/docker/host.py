@@ -107,7 +107,11 @@ class ContainerHost(LocalHost):
             self._process.signal(signal.SIGKILL)
 
     def close(self) -> None:
-        """Stop waiting for the container. The provider removes the container."""
+        """Close the connection to the container, and cancel the container's start if it is in progress.
+
+        The closed connection makes our toolkit in the container terminate. The end of the container is no longer
+        reported. The container is removed after :meth:`DockerProvider.close`.
+        """
         if self._process is not None:
             self._process.close()
 
@@ -221,6 +225,8 @@ class ContainerProcess:
             self._provider.kill(self._running, "SIGTERM" if number == signal.SIGTERM else "SIGKILL")
 
     def close(self) -> None:
-        """Stop reading the container's output and waiting for its end."""
+        """Cancel the container's start if it is in progress, close the connection to the container, and stop waiting
+        for its end.
+        """
         self._starting.cancel()
         self._life.cancel()

@@ -4,9 +4,10 @@ A pool is a network with one container for each host. The container's first proc
 forks the toolkit of one job after another. A pool serves only jobs with equal images, hosts, limits and folders,
 because the mounts are fixed when the containers are created.
 
-Each pool has a folder under ``$FLEETFIT_HOME/warm``, with the sockets of the containers' first processes. A job has the
-pool as long as its supervisor is connected to all of them. The containers end by themselves when their keep time is
-over, or when the supervisor of their job was killed. A remover (:mod:`.reaper`) then removes the pool.
+Each pool has a folder under ``$FLEETFIT_HOME/warm``, with the sockets of the containers' first processes. A pool
+belongs to a job as long as the job's supervisor is connected to all of these sockets. The containers end by themselves
+when their keep time is over, or when the supervisor of their job was killed. A remover (:mod:`.reaper`) then removes
+the pool.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ _ANSWER_S = 5.0
 
 
 class ContainerPool:
-    """A network with containers that are kept for jobs.
+    """A network with containers that are kept for jobs. The object is one job's access to the pool.
 
     Args:
         path: The path of the pool's folder.
@@ -66,7 +67,7 @@ class ContainerPool:
         """Connect to the first processes of the hosts' containers.
 
         Raises:
-            OSError: a container has ended, or another job has it. There are then no connections.
+            OSError: a container has ended, or belongs to another job. All connections are then closed again.
         """
         try:
             for host in hosts:
@@ -82,13 +83,16 @@ class ContainerPool:
             raise
 
     def close(self) -> None:
-        """Leave the pool. Containers in which a toolkit was started end, unless :meth:`keep` was called."""
+        """Close the connections to the containers, so that the pool no longer belongs to the job.
+
+        Containers in which a toolkit was started then end, unless :meth:`keep` was called.
+        """
         while self._connections:
             self._connections.popitem()[1].close()
 
     @property
     def in_use(self) -> bool:
-        """Return whether a container of the pool is running, or the job that has created the pool.
+        """Return whether the job that has created the pool is running, or a container of the pool answers.
 
         Raises:
             PermissionError: the pool belongs to another user.
@@ -112,8 +116,9 @@ class ContainerPool:
             killed: Whether the supervisor of the caller's job was killed. The containers then end now.
 
         Returns:
-            Whether the caller has to remove the pool. False if the remover of an earlier job waits already. If
-            ``killed``, wait for this remover instead of returning False.
+            Whether the caller has to remove the pool. False if the remover of an earlier job already waits for the
+            containers, and will remove the pool. If ``killed`` is true, the result is never False: the function then
+            waits until that remover has ended.
         """
         labels, answered = {POOL_LABEL: str(self.path)}, time.monotonic()
         with contextlib.suppress(OSError):  # the pool was removed

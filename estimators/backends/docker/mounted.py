@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class MountedPlatform(LocalPlatform):
-    """The group of agents that serve all hosts of a job in containers."""
+    """The platform of all hosts of a job in containers. Its agents run on this machine, outside the containers."""
 
     def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
         super().__init__(cluster, containers.facts(cluster.options))

@@ -18,7 +18,9 @@ _OWN = "127.0.0.1\tlocalhost\n::1\tlocalhost ip6-localhost ip6-loopback\n"
 
 
 def write(folder: Path) -> None:
-    """Write a host's file of names. The other hosts are added later, because their addresses are not known yet.
+    """Write the file that becomes a host's ``/etc/hosts``, with only the loopback addresses.
+
+    :func:`add` adds the job's hosts later, because their addresses are not known yet.
 
     Args:
         folder: The host's folder of secrets.
@@ -32,7 +34,7 @@ def write(folder: Path) -> None:
 
 
 def add(folders: Iterable[Path], host: str, address: str) -> None:
-    """Add a started host to the file of names of every host. Several threads may call this function at the same time.
+    """Add a started host to the ``/etc/hosts`` of every host. Several threads may call this function at the same time.
 
     Args:
         folders: The folders of secrets of all hosts.

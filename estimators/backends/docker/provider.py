@@ -179,7 +179,10 @@ class DockerProvider(HostProvider):
             await self._call(lambda: pool.make(plans, self._engine, self._record.path, isolated=isolated))
 
     def _let_go(self) -> None:
-        """Let the remover remove everything. A kept pool is removed only when its keep time has ended."""
+        """Make the remover remove the containers and the network. Forget them, so that :meth:`_make` creates new ones.
+
+        The remover removes a kept pool only when the pool's keep time has ended.
+        """
         if self._pool is not None:
             self._pool.close()
         if self._remover is not None:
@@ -188,10 +191,10 @@ class DockerProvider(HostProvider):
         self._used.clear()
 
     def _have_removed(self, label: str, value: Path) -> None:
-        """Start the remover.
+        """Start the remover, a separate process.
 
-        After the supervisor has ended, this process removes everything with the label from the engine, and makes the
-        user the owner of the job's files.
+        After the supervisor has ended, the remover removes all containers and networks with the label from the engine,
+        and makes the user the owner of the job's files.
 
         Args:
             label: The name of the label.
@@ -295,7 +298,7 @@ class DockerProvider(HostProvider):
             await self._kill(running.container, "SIGKILL")
 
     def write_names(self, host: str) -> None:
-        """Write a host's file with the names of the hosts.
+        """Write the file that becomes a host's ``/etc/hosts``.
 
         Raises:
             OSError: the file cannot be written.

@@ -81,7 +81,9 @@ class Relays:
         return server._replace(netloc=f"{address}:{listener.getsockname()[1]}").geturl()
 
     async def _accept(self, listener: socket.socket, host: str, port: int) -> None:
-        """Accept connections of containers while there are places for them, and relay each to a server."""
+        """Accept connections of containers, and relay each to a server. At most ``_LIMIT`` connections are open at a
+        time.
+        """
         loop = self._backend.loop
         with listener:
             while True:
@@ -95,7 +97,7 @@ class Relays:
                     loop.start(self._connect(connection, host, port))
 
     async def _connect(self, connection: socket.socket, host: str, port: int) -> None:
-        """Relay a container's connection to a server in both directions, until both sides have ended it."""
+        """Relay a container's connection to a server in both directions, until both sides have ended the connection."""
         try:
             with contextlib.suppress(OSError):  # one side was lost
                 reader, writer = await asyncio.open_connection(sock=connection, limit=_CHUNK)
@@ -107,7 +109,7 @@ class Relays:
             self._places.release()
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop accepting connections."""
         for accepting in self._accepting:
             accepting.cancel()
 

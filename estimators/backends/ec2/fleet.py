@@ -384,7 +384,7 @@ class Ec2Fleet:
     # --- money ---
 
     async def _follow_cost(self, api: Ec2Api) -> None:
-        """Store the cost in the job's status, until the cost reaches a limit. Then stop the job."""
+        """Store the cost in the job's status at each poll. When the cost reaches a limit, stop the job and return."""
         price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
         priced = -math.inf
         while True:
@@ -406,7 +406,7 @@ class Ec2Fleet:
         """Return why the job must be stopped, or "" if it need not be stopped.
 
         Args:
-            asked: Whether the prices were read.
+            asked: Whether the prices were read at least once. If False, unknown prices are no reason to stop the job.
         """
         spent, per_hour = self._cost(), hourly(self._prices, self._instances.values())
         budget, most = self._options.budget, self._options.max_price_per_hour

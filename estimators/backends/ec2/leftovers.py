@@ -2,8 +2,8 @@
 
 A fleet is all instances and other resources that one start of a supervisor creates for its job.
 
-The removal after a supervisor needs the supervisor's machine and valid credentials. If either is lost, the timers on
-the hosts shut the hosts down, and ``fleetfit clean --ec2`` removes the rest.
+The fleet is removed from the supervisor's machine, which needs valid credentials. If this machine is off or the
+credentials have expired, the timers on the hosts shut the hosts down, and ``fleetfit clean --ec2`` removes the rest.
 """
 
 from __future__ import annotations

@@ -111,9 +111,9 @@ def describe(
 
 
 def _integral(series: Series, begin: float, end: float) -> float:
-    """Return the price of an instance from ``begin`` to ``end`` in US dollars. Return 0 if its prices are not known.
+    """Return the cost of an instance from ``begin`` to ``end`` in US dollars. Return 0 if ``series`` has no prices.
 
-    Before the first known price, the first known price is used.
+    For the time before the first known price, the first known price is used. Times are in seconds since the epoch.
     """
     if not series:
         return 0.0

@@ -263,7 +263,7 @@ class Ec2Provider(SshProvider):
         with contextlib.suppress(HostLost):
             while True:
                 await host.run(argv, {}, hear).wait()
-                await asyncio.sleep(_NOTICES_S)  # the agent was killed with the other processes there
+                await asyncio.sleep(_NOTICES_S)  # only the agent has ended, for example killed by abort()
 
     def _noticed(self, host: Host, slot: InstanceSlot, notice: Mapping[str, Any]) -> None:
         if notice["notice"] == "silence":

@@ -49,7 +49,7 @@ class ArrivingOptions:
         python: The path of the hosts' Python interpreter. The default is the interpreter of the cluster's workers.
         caller_address: The IPv4 address at which the hosts reach this machine. The default is the address that the
             cluster uses.
-        silence: The number of seconds without a message from a host after which the host is lost.
+        silence: The number of seconds without a message from a host after which the host counts as lost.
     """
 
     instance_type: ClassVar[str]

@@ -120,7 +120,8 @@ class IncomingCheckpoints:
 def _place(root: Path, name: str) -> Path:
     """Return the path of a new entry, and create the folders above it.
 
-    A folder at the path of the entry is removed. The host has replaced it, and reports only later that it is gone.
+    A folder at the path of the entry is removed. The host has replaced this folder by the entry, but reports the
+    folder's removal only later.
     """
     path = root / name
     _make_folder(root, PurePosixPath(name).parent)

@@ -63,7 +63,7 @@ _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
 _REPLACEMENTS = 20
 #: Seconds of starting toolkits after which other tasks of the loop get a turn.
 _STARTING_S = 0.25
-#: Seconds between the request to terminate the job at once and SIGKILL.
+#: Seconds between SIGINT and SIGKILL when hosts are ended without a grace period (:meth:`HostCluster.end_now`).
 _KILL_AFTER = 0.5
 
 
@@ -87,6 +87,9 @@ class HostCluster(Backend):
     On each host, a process of fleetfit, the toolkit, starts the user's script. One coroutine starts an attempt
     (:meth:`_run_attempt`). Each host has a coroutine for its preparation (:meth:`_prepare`), one for its training
     (:meth:`_train`) and one for the detection of its loss (:meth:`_watch`). A stop cancels a start that is in progress.
+
+    If a host is lost, the coroutines that use the host get :class:`HostLost`, and end without a report. The loss is
+    reported once, by :meth:`_lose`, which the host's :meth:`_watch` calls.
     """
 
     provider_type: ClassVar[type[HostProvider]]
@@ -111,7 +114,7 @@ class HostCluster(Backend):
         )
         self._here: LocalPlatform | None = None
         self._members: dict[str, ClusterMember] = {}
-        self._untold: set[ClusterMember] = set()  # hosts whose end is not reported yet
+        self._untold: set[ClusterMember] = set()  # hosts for which a HostEnd has still to be reported
         self._token = ""
         self._begun = False  # whether toolkits have been started in this attempt
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -205,7 +208,11 @@ class HostCluster(Backend):
 
     @property
     def running(self) -> bool:
-        """Return whether a toolkit is running or the end of a host is not reported yet."""
+        """Return whether a HostEnd has still to be reported for a host.
+
+        This holds from the start of a host's toolkit until the HostEnd is reported. Before the HostEnd of the last host
+        is reported, saved files are copied, so the result may be True although no toolkit runs any more.
+        """
         return bool(self._untold)
 
     @property
@@ -255,14 +262,15 @@ class HostCluster(Backend):
         except PreparationFailed as error:
             self.fail(error.failure)
         except HostLost:
-            pass  # the loss was reported
+            pass  # another task, the lost host's _watch, calls _lose, which reports the loss
 
     def _get_ready(self, hosts: Sequence[str]) -> None:
         """Start the preparation of the given hosts. Hosts that cannot be used again are released first."""
         for host in hosts:
             member = self._members.get(host)
             if member is not None and (member.lost or host in self._located or member.noticed):
-                # The host is lost, may have to move to a different machine in this attempt, or will be taken away.
+                # The host cannot be used any more, may have to move to a different machine in this attempt, or will be
+                # taken away.
                 member.release()
                 if (place := self._places.get(host)) is not None:
                     self.locate(host, place)  # set it again, because the release has removed it
@@ -311,7 +319,9 @@ class HostCluster(Backend):
                     self._lacking.discard(member.name)
                     self._one_is_ready.set()
         except HostLost:
-            pass  # reported by _lose
+            # Another task reports why: if the host was lost, its _watch calls _lose; if the provider had no host,
+            # _acquire has started _lose; if the request was withdrawn, withdraw() has reported the HostEnd.
+            pass
         except PreparationFailed as error:
             self.fail(error.failure)
         except HostError as error:
@@ -321,7 +331,8 @@ class HostCluster(Backend):
         """Acquire a host for a member, unless the member already has a host.
 
         Raises:
-            HostLost: no host is available, or the job does not need the host any more.
+            HostLost: the provider cannot supply a host, or the job has withdrawn its request meanwhile. In the first
+                case, :meth:`_lose` was started to report the failure.
         """
         member.finishing = None
         if member.host is not None:
@@ -331,7 +342,7 @@ class HostCluster(Backend):
         except HostUnavailable as error:
             self._run(self._lose(member, str(error)))
             raise HostLost(str(error)) from None
-        if member.lost:  # the host was withdrawn meanwhile
+        if member.lost:  # the request for the host was withdrawn meanwhile
             host.close()
             self.provider.release(host)
             raise HostLost("the job does not need the host any more")
@@ -339,6 +350,7 @@ class HostCluster(Backend):
         member.watch = self._run(self._watch(member, host))
 
     async def _watch(self, member: ClusterMember, host: Host) -> None:
+        """Wait until a host is lost, then call :meth:`_lose`. The release of the host cancels this task."""
         noticing = self._run(self._await_notice(member, host))
         try:
             reason = await host.until_lost()
@@ -410,7 +422,7 @@ class HostCluster(Backend):
                     await asyncio.sleep(0)
                     until = time.monotonic() + _STARTING_S
                 member = unstarted.popleft()
-                if member.trains:  # unless it was lost meanwhile
+                if member.trains:  # false if the host was lost meanwhile
                     self._start_toolkit(member, ways[member.name], listens=member is first, neighbours=neighbours)
         finally:  # if this coroutine is cancelled, the remaining hosts end without a toolkit
             for member in unstarted:
@@ -516,11 +528,14 @@ class HostCluster(Backend):
         self._run(self._train(member, member.toolkit))
 
     async def _train(self, member: ClusterMember, toolkit: HostProcess) -> None:
-        """Wait until a host's training process has ended, and report its end."""
+        """Wait until a host's training process has ended, and report the end of the host.
+
+        Report nothing if the host was lost or its connection was closed before the end of the process was known.
+        """
         try:
             end = await toolkit.wait()
         except HostLost:
-            return  # reported by _lose as the host's loss
+            return  # if the host was lost, another task, its _watch, calls _lose, which reports the HostEnd
         if member.trains:
             await self._tell_end(member, self._host_end(member.name, end))
 
@@ -540,10 +555,16 @@ class HostCluster(Backend):
         return HostEnd(host=host, exit_code=code, signal=end.signal, failure=failure)
 
     async def _lose(self, member: ClusterMember, reason: str) -> None:
-        """Handle the loss of a host.
+        """Report that a host was lost, or that the provider could not supply a host.
 
-        If the host was training or joining the job, report its end, and let the other hosts continue. If the host was
-        still being prepared, fail the attempt, unless the job is elastic and has other hosts.
+        If the host was training or joining the job, report its HostEnd, and let the other hosts continue. If the host
+        was still being prepared, report that the attempt has failed. In an elastic job with other hosts, report the
+        HostEnd instead. Report nothing if the host takes no part in the attempt, or if :attr:`ClusterMember.lost` is
+        already true.
+
+        Args:
+            member: The host.
+            reason: The reason, as a text for the user.
         """
         if member.lost:
             return
@@ -560,7 +581,7 @@ class HostCluster(Backend):
             self.fail(failure)
 
     async def _tell_end(self, member: ClusterMember, end: HostEnd) -> None:
-        """Report the end of a host. Before the end of the last host is reported, copy all saved files to this machine.
+        """Report the HostEnd of a host. Before the last HostEnd is reported, copy all saved files to this machine.
 
         From the copied checkpoints, the supervisor learns whether the attempt has made progress. The supervisor needs
         to know this when it decides whether to start another attempt.
@@ -572,7 +593,7 @@ class HostCluster(Backend):
             if self._elastic and not member.platform.shared:
                 self._run(self._let_go(member))
         else:
-            self._untold.add(member)  # also a host that never trained, so that a stop meanwhile waits for it
+            self._untold.add(member)  # also a host that never trained: `running` stays true while files are copied
             for other in self._members.values():
                 other.platform.end_feeders()
             await gather(*(other.bring_saved() for other in self._members.values()))
@@ -619,7 +640,10 @@ class HostCluster(Backend):
             self.provider.locate(host, place)
 
     def withdraw(self, host: str) -> None:
-        """Cancel the request for a host that has no machine yet, and report the host's end."""
+        """Cancel the request for a host that is not acquired yet, and report the HostEnd of the host.
+
+        Do nothing if the host is already acquired, or is not being prepared.
+        """
         member = self._members.get(host)
         if member is not None and member.host is None and member.preparing:
             member.phase = MemberPhase.LOST
@@ -655,20 +679,25 @@ class HostCluster(Backend):
     def stop(self) -> None:
         """Send SIGTERM to every toolkit. A toolkit forwards SIGTERM to its scripts, and waits for the scripts to
         exit.
+
+        Hosts of an elastic job that are still being prepared have no toolkit. Cancel their start, and report their
+        HostEnd.
         """
         if self.running:
             self._cancel_start("")
         for member in list(self._members.values()):
             if self._elastic and member.preparing:
-                # The host has no toolkit that could get the signal. Without the report of its end, the job would wait
-                # for it.
+                # The host has no toolkit that could get the signal. Without a HostEnd, the supervisor would wait for
+                # the host.
                 self._cancel_start(member.name)
                 self._run(self._tell_end(member, HostEnd(host=member.name)))
         self._signal(signal.SIGTERM)
 
     def end_now(self) -> None:
-        """Send SIGINT to every toolkit, which makes the toolkit terminate its processes. After 0.5 s, kill the
-        remaining processes.
+        """Send SIGINT to every toolkit, which makes the toolkit terminate its processes without a grace period. After
+        0.5 s, send SIGKILL to the remaining processes of the hosts that still train.
+
+        Also cancel all starts, and kill all agents except those that copy saved files.
         """
         self.is_ending = True
         self._cancel_starts()

@@ -21,7 +21,10 @@ class MemberPhase(enum.Enum):
     PREPARING = "preparing"
     JOINING = "joining"  # the host is being prepared for a job that already runs
     TRAINING = "training"  # the host's training process has not ended
-    LOST = "lost"  # the host is lost
+    #: The job can no longer use the host through this member, for one of these reasons: the host is lost, the provider
+    #: could not supply a host, the request for the host was withdrawn, or the host was released. This phase is final:
+    #: another attempt uses a new member.
+    LOST = "lost"
 
 
 class ClusterMember:
@@ -30,8 +33,9 @@ class ClusterMember:
     Attributes:
         name: The name of the host.
         platform: The object that provides the host's inputs and saves the host's files.
-        host: The acquired host. None before the host is acquired and after it is released.
-        watch: The task that waits for the loss of the host.
+        host: The acquired host. None before the host is acquired and after it is released. A lost host stays here until
+            :meth:`release` is called.
+        watch: The task that waits until the host is lost, and then reports the loss. None until the host is acquired.
         phase: The state of the host in the attempt.
         noticed: Whether the provider has announced that it will take the host away.
         toolkit: The training process of the host, or None until the process was started.
@@ -52,12 +56,12 @@ class ClusterMember:
 
     @property
     def lost(self) -> bool:
-        """Return whether the host is lost or was released."""
+        """Return whether the host was lost, released, withdrawn or never supplied. See :attr:`MemberPhase.LOST`."""
         return self.phase is MemberPhase.LOST
 
     @property
     def trains(self) -> bool:
-        """Return whether the host's training process was started and its end is not reported yet."""
+        """Return whether the host's training process is being started, or was started and has not ended yet."""
         return self.phase is MemberPhase.TRAINING
 
     @property
@@ -70,19 +74,22 @@ class ClusterMember:
         """Return the acquired host.
 
         Raises:
-            HostLost: the host is lost or was released.
+            HostLost: the host is not acquired yet, or :attr:`lost` is true.
         """
         if self.host is None or self.lost:
             raise HostLost("it is gone")
         return self.host
 
     async def bring_saved(self) -> None:
-        """Copy all saved files from the host."""
+        """Copy all saved files from the host. Do nothing if :attr:`lost` is true."""
         if not self.lost:
             await self.platform.bring_saved()
 
     async def end_attempt(self) -> None:
-        """Copy all saved files from the host before another attempt begins. No process may train there meanwhile."""
+        """Copy all saved files from the host before another attempt begins. Do nothing if :attr:`lost` is true.
+
+        No process may train on the host meanwhile.
+        """
         if not self.lost:
             await self.platform.end_attempt(self.name)
 
@@ -106,7 +113,7 @@ class ClusterMember:
                 await self.platform.restore()
                 self.platform.start_syncs()
         except HostLost:
-            pass  # no task waits for a lost host
+            pass  # the host needs no checkpoints any more; the member's task `watch` reports a loss
         except PreparationFailed as error:
             self._cluster.fail(error.failure)
 
@@ -116,10 +123,10 @@ class ClusterMember:
             self.host.abort(self.platform.syncing)
 
     async def finish(self) -> Failure | None:
-        """Copy the host's checkpoints and outputs once per attempt.
+        """Copy the host's checkpoints and outputs once per attempt. Do nothing if there is no host to copy from.
 
         Returns:
-            The failure if some files could not be copied. None if all files were copied.
+            The failure if some files could not be copied. None if all files were copied or nothing was done.
         """
         if self.host is None or self.lost or not self.platform.hosts:
             return None
@@ -128,7 +135,10 @@ class ClusterMember:
         return await asyncio.shield(self.finishing)
 
     def release(self) -> None:
-        """Close the connection to the host, and release the host."""
+        """Close the connection to the host, give the host back to the provider, and set the phase to LOST.
+
+        No loss and no end of the host is reported. Do nothing if no host is acquired.
+        """
         if self.host is not None:
             host, self.host = self.host, None
             self.phase = MemberPhase.LOST

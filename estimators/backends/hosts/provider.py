@@ -40,7 +40,15 @@ class HostError(Exception):
 
 
 class HostLost(HostError):
-    """Raised if the connection to a host has ended. All processes of the job on the host count as lost, too."""
+    """Raised if the job cannot use a host, or cannot use it any more.
+
+    There are three cases:
+
+    * The host is lost: the connection to the host has ended, or the provider has reported that the host is gone. It is
+      then not known how the job's processes on the host have ended.
+    * The job itself has closed the connection or released the host.
+    * The host was never obtained: the provider could not supply a host, or the job has withdrawn its request.
+    """
 
 
 class HostUnavailable(HostError):
@@ -120,15 +128,16 @@ class HostProcess(Protocol):
         """Wait until the process has ended and its output was passed on. Return how the process has ended.
 
         Raises:
-            HostLost: the host was lost.
+            HostLost: the host was lost, or :meth:`Host.close` was called, before the end of the process was known.
         """
 
 
 class Host(abc.ABC):
     """A host that fleetfit is connected to. Paths on the host are relative to the job's folder on the host.
 
-    If the host is lost, every coroutine that waits for the host raises :class:`HostLost`. Coroutines that are called
-    later raise this error at once.
+    If the connection to the host ends, because the host is lost or because :meth:`close` is called, every coroutine
+    that waits for an answer of the host raises :class:`HostLost`. Coroutines that are called later raise this error at
+    once. :meth:`until_lost` and :meth:`until_noticed` never raise this error.
 
     Attributes:
         name: The host's name in the job.
@@ -150,12 +159,12 @@ class Host(abc.ABC):
         self._notice_s = 0.0
 
     async def until_lost(self) -> str:
-        """Wait until the host is lost, and return the reason. Closing the connection to a host is not a loss."""
+        """Wait until the host is lost, and return the reason. A call of :meth:`close` is not a loss."""
         await self._loss.wait()
         return self._loss_reason
 
     def lose(self, reason: str) -> None:
-        """Record that the host is lost. Only the first reason is kept."""
+        """Record that the host is lost, so that :meth:`until_lost` returns. Only the first reason is kept."""
         if not self._loss.is_set():
             self._loss_reason = reason
             self._loss.set()

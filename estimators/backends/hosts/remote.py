@@ -29,23 +29,24 @@ from estimators.backends.hosts.waiting import unless
 
 #: Protocol version, which must be equal on both ends: :data:`container.agent.resident.PROTOCOL`.
 PROTOCOL = 1
-#: Seconds between two heartbeats that each end sends. Seconds without a message after which an end counts as lost.
+#: Seconds between two heartbeats, which the supervisor and the agent send to each other.
 BEAT_S = 2.0
+#: Seconds without a message from the other end after which the supervisor and the agent each close the connection.
 SILENCE_S = 15.0
 
 
 class HostSource:
-    """The origin of a host, such as a Slurm allocation. The origin may know why the host was lost."""
+    """The origin of a host, such as a Slurm allocation. The origin may know why the connection to a host has ended."""
 
     #: Whether the agent reports the signals that it receives, and does not exit. Such a signal announces that the host
     #: will be taken away.
     hears_signals = False
 
     async def explain(self, reason: str) -> str:
-        """Return the reason why the host was lost.
+        """Return the reason why the host was lost, for the user.
 
         Args:
-            reason: The reason why the connection to the host's agent has ended.
+            reason: The reason why the connection to the host's agent has ended, as the connection reports it.
         """
         return reason
 
@@ -65,7 +66,8 @@ class RemoteHost(Host):
         address: The address at which the other hosts reach this host.
         caller_address: The address at which this host reaches the supervisor's machine.
         interface: The host's network interface to the other hosts. If "", the interface with ``address`` is used.
-        silence: The number of seconds without a message after which each end considers the other end lost.
+        silence: The number of seconds without a message after which the supervisor and the agent each close the
+            connection.
         source: The origin of the host.
     """
 
@@ -109,7 +111,8 @@ class RemoteHost(Host):
         The arguments are those of the constructor.
 
         Raises:
-            HostUnavailable: the agent has not answered, or does not have this machine's version of fleetfit.
+            HostUnavailable: the connection has ended before the agent has answered, the agent cannot prepare the job,
+                or the agent does not have this machine's version of fleetfit.
         """
         host = cls(*arguments, **more)
         lost = asyncio.ensure_future(host._unavailable())
@@ -146,7 +149,11 @@ class RemoteHost(Host):
         self._loop.call_later(min(BEAT_S, self._silence / 5), self._beat)
 
     def closed(self, reason: str) -> None:
-        """Handle the end of the connection (see :class:`container.system.link.LinkHandler`)."""
+        """Handle an end of the connection that the job has not caused: ask the source for the reason, then call
+        :meth:`lose`.
+
+        See :class:`container.system.link.LinkHandler`.
+        """
 
         async def explain() -> None:
             self.lose(await self._source.explain(reason))
@@ -154,12 +161,19 @@ class RemoteHost(Host):
         self._loop.start(explain())
 
     def lose(self, reason: str) -> None:
-        """Record the loss of the host. All requests to the host then raise HostLost. See :meth:`Host.lose`."""
+        """Record that the host is lost, and close the connection. See :meth:`Host.lose`.
+
+        All requests to the host, also those that wait for an answer, then raise HostLost.
+        """
         super().lose(reason)
         self.close()
 
     def close(self) -> None:
-        """Close the connection. The agent then terminates all processes of the job."""
+        """Close the connection. All requests to the host, also those that wait for an answer, then raise HostLost.
+
+        The agent terminates all processes of the job when it notices the end of the connection. This method does not
+        wait for that. :meth:`until_lost` does not return.
+        """
         self._link.close()
         for answer in self._answers.values():
             if not answer.done():
@@ -207,7 +221,7 @@ class RemoteHost(Host):
         """Return the number of a new request, and a future whose result is the agent's answer to this request.
 
         Raises:
-            HostLost: the connection is closed.
+            HostLost: the connection has ended, or was closed by the job.
         """
         if not self._link.open:
             raise self._gone()
@@ -220,6 +234,7 @@ class RemoteHost(Host):
 
         Raises:
             HostError: the answer is an error.
+            HostLost: the connection has ended, or was closed by the job.
         """
         try:
             message = await answer
@@ -335,7 +350,7 @@ class _Process:
         self.on_errors = on_errors
 
     def over(self, end: ProcessEnd | None) -> None:
-        """Record how the process has ended. ``end`` is None if the host is lost."""
+        """Record how the process has ended. ``end`` is None if the connection is closed, so that the end is unknown."""
         self._end = end
         self._ended.set()
 

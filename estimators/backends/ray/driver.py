@@ -253,9 +253,13 @@ class RayDriver(cluster_program.Program):
             self._told = None
 
     def _look_for_room(self, drained: frozenset[str]) -> None:
-        """Reserve resources on nodes for the hosts that an elastic job may still get.
+        """Reserve resources on nodes, so that an elastic job can have up to ``most`` hosts, and report these nodes.
 
-        For each host without resources, a placement group stays pending, so that Ray's autoscaler adds nodes.
+        The request ``follow`` sets ``most``. For hosts whose resources Ray has not reserved yet, placement groups stay
+        pending (at most ``_STANDING`` at a time), so that Ray's autoscaler adds nodes.
+
+        Args:
+            drained: The ids of the nodes that are being drained.
         """
         import ray
         from ray.util.placement_group import placement_group, placement_group_table, remove_placement_group
@@ -395,7 +399,7 @@ class RayDriver(cluster_program.Program):
         return group, indexes
 
     def _tell_pending(self, reason: str, said: str) -> str:
-        """Report why hosts still wait, unless it was the last report. Return the reason."""
+        """Report the reason why hosts still wait, unless ``said`` is the same reason. Return the reason."""
         if reason != said:
             self.say("pending", reason=reason)
         return reason

@@ -142,12 +142,12 @@ class RayProvider(ArrivingProvider):
         return str((await host.until(host.event("started")))["ip"])
 
     def told(self, event: Event) -> None:
-        """Pass on a new list of the nodes that have resources for a host."""
+        """Give the driver's new list of the nodes that have resources for a host to the membership source."""
         if self._nodes is not None:
             self._nodes.told.put_nowait(event["nodes"])
 
     def noticed(self, host: ExpectedHost, seconds: float) -> None:
-        """Pass on the notice that Ray will take a host's node away after ``seconds`` seconds."""
+        """Record that Ray will take a host's node away after ``seconds`` seconds. See :meth:`Host.notice`."""
         if host.remote is not None:
             host.remote.notice(max(0.0, seconds - _MARGIN_S))
 
@@ -226,9 +226,9 @@ class _NodeTable(Watching):
     reports them.
 
     Attributes:
-        told: The queue of the driver's lists of nodes, and of single nodes whose host was lost. A lost host's node is
-            removed at once, because Ray would report its loss only after about 15 s. The driver lists the node again if
-            the node is alive.
+        told: A queue with two kinds of items: the driver's complete lists of nodes, and the ids of single nodes whose
+            host was lost. Such a node is removed at once, because Ray would report the loss of the node only after
+            about 15 s. The driver lists the node again if the node is alive.
     """
 
     decides = True

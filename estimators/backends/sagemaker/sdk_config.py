@@ -91,7 +91,11 @@ def contents() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def merge(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the values of two mappings. A value in ``above`` replaces a value in ``below``. Mappings are merged."""
+    """Return a mapping with the values of two mappings.
+
+    A value in ``above`` replaces the value with the same name in ``below``. If both values are mappings, the two
+    mappings are merged in the same way.
+    """
     merged = dict(below)
     for name, value in above.items():
         old = merged.get(name)

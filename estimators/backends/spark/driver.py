@@ -206,7 +206,7 @@ class SparkDriver(cluster_program.Program):
         return ResourceProfileBuilder().require(requests).build
 
     def _await_room(self, stage: str, hosts: list[SparkHost], *, wait: bool) -> int | None:
-        """Wait until there is an executor for each host, and reserve the executors for a stage.
+        """Wait until Spark has an executor for each host, and reserve the executors for a stage.
 
         Args:
             stage: The job group of the stage.
@@ -247,7 +247,8 @@ class SparkDriver(cluster_program.Program):
         """Return how many seconds to wait for one more executor.
 
         Args:
-            room: The number of executors, or of cores if Spark runs on this machine only.
+            room: The number of executors that Spark has now. If Spark runs on this machine only, the number of Spark's
+                cores.
         """
         if self._local and room:
             return 0.0

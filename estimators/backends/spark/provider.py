@@ -62,7 +62,11 @@ class SparkProvider(ArrivingProvider):
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:
-        """Refuse dispatchers, which cannot reach the caller's Spark session."""
+        """Refuse to move the job to a dispatcher, because a dispatcher cannot reach the caller's Spark session.
+
+        Raises:
+            UnsupportedError: always.
+        """
         raise UnsupportedError("A dispatcher cannot reach this process's Spark session. Leave dispatcher out.")
 
     @classmethod

@@ -67,7 +67,9 @@ def _context() -> Any:
 
 @functools.lru_cache(maxsize=8)
 def _kept(way: str) -> int:
-    """Create an unnamed file with this content, and return its descriptor. Equal contents share a file."""
+    """Create an unnamed file in memory with the content ``way``, and return its descriptor. Equal contents share a
+    file.
+    """
     fd = os.memfd_create("fleetfit-spark", os.MFD_CLOEXEC)
     os.write(fd, way.encode())
     os.fchmod(fd, 0o600)
