@@ -74,7 +74,7 @@ def run(args: argparse.Namespace) -> int:
     console.say(f"{runs} short runs, one after another. The calibration is saved before the check.")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ComparisonWarning)  # the runs have different batches on purpose
-        warnings.simplefilter("ignore", PreflightWarning)  # nor is it news that processes share the cores
+        warnings.simplefilter("ignore", PreflightWarning)  # processes share the cores on purpose, too
         settings = {"instance_type": args.instance_type, "seconds": args.seconds}
         console.say(f"measuring {', '.join(strategies)} with {' and '.join(map(str, counts))} processes …")
         sizes = (

@@ -98,8 +98,8 @@ class Selection:
         tunings: The names of tuning jobs to select together with their trials.
         caches: Whether to select the caches.
         leftovers: Whether to search for the leftovers of a crashed machine.
-        regions: The regions to search, by the name of the backend. Contains only backends that are searched by request.
-            ``""`` means the default region of the backend's tools.
+        regions: The region to search for leftovers, by the name of the backend. The mapping contains only backends that
+            are searched by request. ``""`` means the default region of the backend's tools.
     """
 
     older_than_s: float | None = None
@@ -346,7 +346,7 @@ def caches() -> list[Item]:
 
 
 def leftover_processes(home: str | Path | None = None) -> list[Item]:
-    """Return this user's processes whose job has a record in this home and no supervisor.
+    """Return this user's processes that belong to a recorded job without a supervisor.
 
     Every process of a job has two environment variables. ``FLEETFIT_JOB`` is the job's name, and ``SAGEMAKER_BASE_DIR``
     is the host's folder inside the record. Processes of another ``FLEETFIT_HOME`` are not returned.

@@ -62,7 +62,7 @@ def needed(found: Iterable[Study]) -> dict[str, str]:
 
 
 def named(names: Iterable[str], home: str | Path | None = None) -> list[Study]:
-    """Return the named tuning jobs, which are then removed with their trials.
+    """Return the tuning jobs that the user has named for removal.
 
     If a tuning job has ended and its process is still running, wait until the process exits, at most 10 seconds.
 
@@ -104,7 +104,7 @@ def spent(
         staying: The other jobs on record.
         older_than_s: The minimum time since the end of a tuning job, in seconds, or None.
         now: The current time, in seconds since the epoch.
-        all_: Whether to also return tuning jobs none of whose trials is being removed, such as tuning jobs on
+        all_: Whether to also return a tuning job if none of its trials is being removed now, such as a tuning job on
             SageMaker. Used only if ``older_than_s`` is None.
     """
     goes, stays = set(going), set(staying)

@@ -18,7 +18,7 @@ examples:
   fleetfit completion fish > ~/.config/fish/completions/fleetfit.fish
 """
 _INPUT_MODES = ("File", "Pipe", "FastFile")
-#: A plain ~/.zshrc does not start zsh's completion.
+#: The command that starts zsh's completion, because a plain ~/.zshrc does not start the completion.
 _ZSH = "(( $+functions[compdef] )) || { autoload -U compinit && compinit -i; }\n"
 
 

@@ -257,7 +257,12 @@ def _save(path: str, job: DescribedJob) -> None:
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that the command line sets. Names and types are those of a job file."""
+    """Return the values that the command line sets. Names and types are those of a job file.
+
+    Args:
+        args: The parsed command line.
+        before: The values of the job file. Empty without a job file.
+    """
     values: dict[str, Any] = {
         "framework": args.framework,
         "source_dir": args.source_dir,
@@ -301,8 +306,12 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
 def _arguments(args: argparse.Namespace, before: dict[str, Any]) -> list[str] | None:
     """Return the script's arguments. The arguments of the job file are first, followed by the arguments after ``--``.
 
-    Return None if the program in the image runs instead of a script, because such a program receives only
-    hyperparameters.
+    Return None if the command line sets no arguments. Also return None if the program in the image runs instead of a
+    script, because such a program receives only hyperparameters.
+
+    Args:
+        args: The parsed command line.
+        before: The values of the job file. Empty without a job file.
     """
     words = args.script_arguments
     known = before.get("arguments") or []

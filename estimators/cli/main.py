@@ -206,7 +206,7 @@ def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPar
 
 
 def _command_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> argparse.ArgumentParser:
-    """Return the parser of the command, or of the command's command (``image build``), that was given."""
+    """Return the parser of the given command, or of the given subcommand, such as ``build`` in ``image build``."""
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction) and (name := getattr(args, action.dest, None)) is not None:
             return _command_of(action.choices[name], args)
@@ -225,9 +225,10 @@ def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
 
 
 def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """Return the arguments without the options of ``fleetfit install``, and these options.
+    """Split a command line into the arguments for the main parser and the options of ``fleetfit install``.
 
-    Another parser reads the options of ``fleetfit install``.
+    Another parser reads the options of ``fleetfit install``. The second list is empty for any other command,
+    and with ``--help``.
     """
     command = next((place for place, argument in enumerate(arguments) if not argument.startswith("-")), None)
     if command is None or arguments[command] != "install":

@@ -138,7 +138,7 @@ def pairs(option: str, texts: Iterable[str], form: str = "NAME=VALUE") -> dict[s
     Args:
         option: The option's name, for errors.
         texts: The option's values.
-        form: What the help of the option calls its value.
+        form: The form of a value, as shown in the option's help.
 
     Raises:
         ConfigurationError: a text has no name or no ``=``, or two texts have the same name.
@@ -214,7 +214,8 @@ def are_pairs(arguments: Sequence[str]) -> bool:
 def typed_value(text: str) -> Any:
     """Return the value that a text represents, such as a number.
 
-    The text is returned unchanged if a script would receive the value as another text.
+    The text is returned unchanged if a script would receive the value as another text. For example, ``1e3`` remains a
+    text, because a script would receive the number as ``1000.0``.
     """
     value = decode_value(text)
     if isinstance(value, str | dict) or value is None or to_cmd_args({"x": value})[1] != text:
@@ -241,7 +242,9 @@ def inputs(texts: Sequence[str]) -> dict[str, str] | None:
 
 
 def check_file(option: str, path: str | None) -> None:
-    """Check that a file can be written, before the work whose result the file will contain. With None, do nothing.
+    """Check that a file can be written. With None, do nothing.
+
+    Commands call this function before the work whose result is written to the file.
 
     Raises:
         ConfigurationError: the file cannot be written.

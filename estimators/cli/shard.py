@@ -37,7 +37,7 @@ def add(subparsers: Any) -> None:
 def run_shard(args: argparse.Namespace) -> int:
     """Split a file of records.
 
-    The agent's program splits the file, because this program can parse the formats and read from S3.
+    The agent, a separate program, splits the file, because the agent can parse the formats and read from S3.
     """
     import functools
     import os

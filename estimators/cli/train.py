@@ -192,6 +192,8 @@ def terminate_like_interrupt() -> Iterator[list[int]]:
 
     The script then has time to save its state. If this process was started with one of these signals ignored, the
     signal stays ignored. Therefore a job under ``nohup`` continues after its terminal is closed.
+
+    The context's value is a list to which the number of each received signal is added.
     """
     received: list[int] = []
 

@@ -92,7 +92,11 @@ def equivalent(option: str, known: Collection[str]) -> str | None:
 
 @functools.lru_cache
 def _argument(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Match an argument in a message: with a value, at the message's beginning, or a name that is no English word."""
+    """Return a pattern that finds arguments with the given names in a message, with or without a value.
+
+    The pattern has six groups: the name, ``=True``, the key and the value of a dict with one item, the ``=`` before any
+    other value, and the ``=`` or ``=…`` of an argument without a value.
+    """
     return re.compile(
         rf"(?<![\w'\"`/.-])({'|'.join(names)})"
         r"(?:(=True\b)|=\{'([\w-]+)': ([^{}]*)\}|(=)(?=[^\s={…,.)])|(=…|=(?=[,.) ]))|(?=:)|(?![\w'\"`/=-]|\.\w))"
@@ -129,7 +133,7 @@ def _class(match: re.Match[str]) -> str:
     """Return the options of the command line for a strategy, a policy, a spot market or a fault that a message names.
 
     ``MPI(processes_per_host=2)`` becomes ``--strategy mpi processes_per_host=2``. ``MPI(processes_per_host=…)`` becomes
-    ``processes_per_host``, because no value is given. Other arguments get the option that takes them by name.
+    ``processes_per_host``, because no value is given. Other arguments follow an option that takes ``NAME=VALUE``.
     """
     name, arguments = match[3], match[4]
     if name in _FAULTS:

@@ -223,7 +223,7 @@ def _frameworks(words: list[str]) -> list[str]:
 
 
 def _install_one(what: str, prefix: Path, frameworks: list[str]) -> int:
-    """Install Horovod, the Pipe mode reader, or an extra.
+    """Install Horovod, the Pipe mode reader, or an extra. Return the exit status.
 
     Args:
         what: The name of the part.

@@ -30,8 +30,8 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Trai
     Args:
         name: The job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: The error that the job has no record on this machine. It is raised if no request can be sent to
-            SageMaker, because no session is given and no region is configured.
+        not_here: The error for a job without a record on this machine. This error is raised if no session is given and
+            no region is configured, because no request can then be sent to SageMaker.
 
     Raises:
         JobNotFoundError: SageMaker does not have the job, or the request to SageMaker failed.

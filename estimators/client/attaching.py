@@ -72,7 +72,7 @@ def find_job(
 def settings_of(record: JobRecord, session: Any = None, *, passes_model_dir: bool) -> Settings:
     """Return the settings with which an estimator starts a job like the recorded job.
 
-    As ``source_dir``, the settings name the copy of the code in the record.
+    The ``source_dir`` of the settings is the copy of the code in the record.
 
     Args:
         record: The job's record.

@@ -46,9 +46,9 @@ def measure(
     seconds: float = 0.6,
     alone: bool = False,
 ) -> Comparison:
-    """Run the probe under each strategy with each number of processes, one job after another.
+    """Run a short training script, the probe, with each strategy and number of processes, and compare the runs.
 
-    Each job trains all perceptrons. Each host has one process.
+    The jobs run one after another. Each job trains all perceptrons. Each host has one process.
 
     Args:
         strategies: The strategies: ``mpi``, ``collective_all_reduce`` or ``parameter_server``.

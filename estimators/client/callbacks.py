@@ -116,7 +116,7 @@ class EventFeed:
         self._tail = EventTail(job.record)
 
     def mute(self) -> None:
-        """Pass no further events to the callbacks. They still get the end of the job."""
+        """Pass no further events to the callbacks. :meth:`end` still calls their ``on_end``."""
         self._muted = True
 
     def poll(self) -> bool:
@@ -148,7 +148,10 @@ class EventFeed:
                     callback.on_metric(self._job, metric)
 
     def end(self) -> None:
-        """Pass the last events to the callbacks. Then call ``on_end`` of each callback, even if another one fails."""
+        """Pass the last events to the callbacks. Then call ``on_end`` of each callback.
+
+        If a callback raises an exception, ``on_end`` of every callback is still called before the exception is raised.
+        """
         with contextlib.ExitStack() as stack:
             for callback in reversed(self._callbacks):
                 stack.callback(callback.on_end, self._job)

@@ -3,7 +3,7 @@
 A sender is a machine on which a user calls ``fit()`` with ``RunOptions(dispatcher=…)``. The dispatcher is the machine
 that runs the job's supervisor. The sender starts this program on the dispatcher with one of two commands:
 
-    … submit [--home FOLDER]          read a job: a header, which is a message, and a tar archive of files
+    … submit [--home FOLDER]          read a parcel (a job): a header, which is a message, and a tar archive of files
     … follow JOB [--home FOLDER]      exchange messages until the job has ended
 
 The program exchanges messages (:mod:`container.contract.messages`) with the sender over standard input and output.
@@ -74,10 +74,10 @@ class Speaker:
         self._lock = threading.Lock()
 
     def say(self, message: Mapping[str, Any]) -> None:
-        """Write a message.
+        """Write a message to the sender.
 
         Raises:
-            OSError: the reader has closed the connection.
+            OSError: the sender has closed the connection.
         """
         data = encode(message, LIMIT)
         with self._lock:
@@ -93,8 +93,11 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
     The supervisor runs independently of this process.
 
     Args:
-        source: The parcel.
+        source: The stream from which the parcel is read.
         speaker: The writer for the response.
+
+    Returns:
+        The exit code, which is always 0.
     """
     try:
         take(source)
@@ -117,10 +120,10 @@ def refusal(error: Exception) -> Message:
 
 
 def take(source: IO[bytes], tied: tuple[socket.socket, int] | None = None) -> JobRecord:
-    """Read a parcel, create the record that the parcel describes, and start the job's supervisor.
+    """Read a parcel, create the record that the parcel describes, and start the job's supervisor. Return the record.
 
     Args:
-        source: The parcel.
+        source: The stream from which the parcel is read.
         tied: The supervisor's socket and the PID of the waiting process, as in :func:`estimators.client.launch.start`.
             None if no process waits for the job.
 
@@ -227,7 +230,7 @@ class _Listener(threading.Thread):
                 pass
         except (OSError, MessageError):
             pass
-        os._exit(0)  # the main thread may be blocked in a write, because the reader has stopped
+        os._exit(0)  # the main thread may be blocked in a write, because the sender has stopped reading
 
     def _listen(self) -> bool:
         ready, _, _ = select.select([self._descriptor], [], [], 1.0)
@@ -270,7 +273,7 @@ def follow(name: str, descriptor: int, speaker: Speaker) -> int:
         speaker: The writer for messages.
 
     Returns:
-        The exit code: 0 if the job has ended, or 1 if the reader has closed the connection.
+        The exit code: 0 if the job has ended, or 1 if the sender has closed the connection.
     """
     listener = _Listener(name, descriptor, speaker)
     listener.start()
@@ -278,7 +281,7 @@ def follow(name: str, descriptor: int, speaker: Speaker) -> int:
     try:
         tell(name, listener.have, speaker)
     except OSError:
-        return 1  # the reader has closed the connection
+        return 1  # the sender has closed the connection
     return 0
 
 
@@ -287,12 +290,12 @@ def tell(name: str, have: Mapping[str, Any], speaker: Speaker, seconds: float = 
 
     Args:
         name: The job's name.
-        have: The receiver's description of its copy of the record.
+        have: The description of the sender's copy of the record, from the message ``have``.
         speaker: The writer for messages.
         seconds: The time limit, in seconds.
 
     Raises:
-        OSError: the reader has closed the connection.
+        OSError: the sender has closed the connection.
     """
     until = time.monotonic() + seconds
     try:

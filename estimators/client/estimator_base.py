@@ -359,7 +359,7 @@ class EstimatorBase:
             model_channel_name: An argument of the SageMaker SDK. It has no effect, because the job's request contains
                 the name of the channel.
             dispatcher: The machine that runs the job's supervisor, as in ``RunOptions(dispatcher=…)``. This argument is
-                required if the job was sent to the dispatcher by a different machine than this machine.
+                required if another machine sent the job to the dispatcher.
             dispatcher_options: The options for the connection to the dispatcher.
 
         Raises:

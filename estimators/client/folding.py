@@ -211,7 +211,7 @@ class Folding:
 
 
 def _said(line: LogLine) -> tuple[bytes, int]:
-    """Return what must be equal in two lines for folding: the text and the number of the attempt.
+    """Return the parts that must be equal in two lines for folding: the text and the number of the attempt.
 
     The text is returned without the time and the thread at the beginning of TensorFlow's lines.
     """

@@ -41,7 +41,7 @@ class _Rule:
     def matches(self, path: str) -> bool:
         """Return whether the pattern matches the path itself. A match of only a folder above the path does not count.
 
-        The contents of a folder that is left out need no match, because they are not searched (as in git).
+        The caller does not search a folder that is left out. Therefore no pattern has to match the folder's contents.
         """
         match = self.regex.match(path)
         if match is None:

@@ -15,7 +15,7 @@ _waiting: list[Interrupts] = []
 
 
 def ask_to_end() -> None:
-    """Treat a signal that asks this process to exit, such as SIGTERM, like the first Ctrl-C.
+    """Interrupt the waiting for a job as the first Ctrl-C does. Handlers of signals such as SIGTERM call this function.
 
     The function does not send SIGINT to this process, because shells start background processes with SIGINT ignored.
     Only the first call counts, because closing a terminal or terminating a process group often sends two signals.
@@ -33,7 +33,7 @@ class Interrupts:
     """A context in which SIGINT is counted and wakes :meth:`wait`. No KeyboardInterrupt is raised.
 
     The caller can therefore stop a job in an orderly way, and a second interrupt does not disturb the stop. The context
-    does nothing in threads other than the main thread. It also keeps a SIGINT handler that the program has installed.
+    does nothing in threads other than the main thread. A SIGINT handler that the program has installed stays in place.
     If this handler raises KeyboardInterrupt, the caller must increment :attr:`count`.
 
     Attributes:
@@ -78,8 +78,8 @@ class Interrupts:
         Args:
             timeout: The maximum time to wait, in seconds.
             descriptors: Descriptors that wake the method when they can be read.
-            watch: The descriptor of a pipe to which the caller writes. The method only detects that its reader has
-                closed it.
+            watch: The descriptor of a pipe to which the caller writes. The method only detects that the reader has
+                closed this pipe.
 
         Raises:
             BrokenPipeError: the reader of ``watch`` has closed the pipe.

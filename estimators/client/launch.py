@@ -156,9 +156,7 @@ def pinned(options: JobOptions) -> JobOptions:
 def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
     """Start another attempt of a job that failed, was stopped, or lost its supervisor.
 
-    The attempt uses the same record.
-
-    If the job has a checkpoint, the script continues from the last checkpoint.
+    The attempt uses the same record. If the job has a checkpoint, the script continues from the last checkpoint.
 
     Args:
         record: The job's record.
@@ -210,7 +208,8 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
 def _take_over(record: JobRecord) -> None:
     """Acquire the lock of a job that has ended.
 
-    If its supervisor is still collecting provenance, terminate the supervisor.
+    The job's supervisor holds the lock while it collects the provenance, which describes the origin of the job.
+    Terminate such a supervisor.
 
     Raises:
         ConfigurationError: another process is resuming the job.
@@ -228,8 +227,8 @@ def _take_over(record: JobRecord) -> None:
 def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
     """Terminate the supervisor of a job that has ended.
 
-    The supervisor may still be collecting the provenance. :func:`resume` does not wait until the supervisor has
-    finished.
+    The supervisor may still be collecting the provenance, which describes the origin of the job. :func:`resume` does
+    not wait until the supervisor has finished.
     """
     pid = status.get(statuses.OWN, {}).get("supervisor_pid")
     with contextlib.suppress(OSError, TypeError):
@@ -239,9 +238,10 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Write the facts that the backend found when it checked the job to the record.
+    """Store the results of the backend's check of a job in the job's record.
 
-    The supervisor reads the facts from the record, and need not determine them a second time.
+    The supervisor reads the results from the record, and need not determine them a second time. If the backend has no
+    results, remove earlier results from the record.
     """
     found = backends.load(options.backend).found(spec)
     if found is None:
@@ -362,8 +362,9 @@ def start(
         record: The record. The supervisor takes over the record's lock.
         env: The supervisor's environment, which the job's hosts inherit. The default is the environment of this
             process.
-        tied: The supervisor's socket of a connection to the process that waits for the job, and the PID of this waiting
-            process. The supervisor stops the job when the waiting process ends. None if no process waits.
+        tied: If a process waits for the job, the supervisor's end of a socket connection between the supervisor and the
+            waiting process, and the PID of the waiting process. The supervisor stops the job when the waiting process
+            ends. None if no process waits.
         resumed: Whether the job continues after earlier attempts.
 
     Raises:

@@ -232,7 +232,7 @@ class Losses:
 
 
 class _Watch:
-    """What the callback knows about one job, and the threads that detect stalls and send notifications."""
+    """The state of the callback for one job, and the threads that detect stalls and send notifications."""
 
     def __init__(self, callback: NotifyCallback, job: TrainingJob, stall: float | None) -> None:
         self._callback = callback

@@ -65,8 +65,8 @@ class LogPrinter:
                 ``NO_COLOR`` is set.
             mask: The function that hides secrets in a text before the text is shown.
             folding: The object that hides and folds lines. With None, every line is shown.
-            tracebacks: The object that holds back a traceback, because ``fit()`` shows the traceback itself if its
-                exception has made the job fail. With None, no traceback is held back.
+            tracebacks: The object that holds back tracebacks. If the traceback's exception makes the job fail,
+                ``fit()`` shows the traceback, and the printer omits it. With None, no traceback is held back.
         """
         self.stream: IO[str] = stream if stream is not None else sys.stdout
         self._tty = is_terminal(self.stream)

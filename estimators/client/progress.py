@@ -59,13 +59,13 @@ _LOSS = re.compile(
 
 @dataclasses.dataclass(frozen=True)
 class _Told:
-    """An epoch that the script has printed.
+    """An epoch of the training whose number the script has printed. Times are Unix times in seconds.
 
     Attributes:
         epoch: The number of the epoch.
         epochs: The total number of epochs.
         began: The time and the number of the first epoch that was printed.
-        time: The time at which this epoch was printed, in seconds since the epoch.
+        time: The time at which this epoch was printed.
         begins: Whether the line was printed at the beginning of the epoch, as Keras does.
     """
 
@@ -115,7 +115,7 @@ class JobProgress:
 
     @classmethod
     def of(cls, job: TrainingJob) -> JobProgress:
-        """Return the progress of a job, of which no event has been processed yet."""
+        """Create the progress of a job. The caller passes the job's events to :meth:`take` afterwards."""
         began = float(job._status().get("CreationTime") or time.time())
         return cls(codec.decode(job.record.read_request().get("HyperParameters") or {}), began)
 
@@ -131,7 +131,7 @@ class JobProgress:
         self._begin(event.attempt)
         if event.kind == "phase":
             name = str(event.data.get("name"))
-            if name == "cluster_ready" and self._phase == "installing":  # an elastic job tells no "ranks_started"
+            if name == "cluster_ready" and self._phase == "installing":  # an elastic job has no "ranks_started"
                 self._phase = ""
             if name == "installing" and self._phase:  # a host that has joined an elastic job
                 return

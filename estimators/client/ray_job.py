@@ -12,9 +12,9 @@ Ray gives such a program no standard input, and stores its output in a file, whi
 Because this file only grows, ``follow`` prints for one hour at most. Then it prints the message ``again``, and the
 submitter starts a new ``follow``. When ``follow`` is stopped, it empties the file.
 
-If ``run`` ends, the training job ends, and vice versa. Ray stops a job by sending a signal to all descendants of the
-job's process. The supervisor is not a descendant of ``run``, so that Ray's signal does not reach it and it can end the
-scripts in the right order.
+If ``run`` ends, the training job ends, and vice versa. Ray stops a Ray job by sending a signal to all descendants of
+the Ray job's process. The training job's supervisor is not a descendant of ``run``. Therefore Ray's signal does not
+reach the supervisor, and the supervisor can end the scripts in the right order.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from estimators.records.record import JobRecord
 
 #: The environment variable in which Ray passes the job's configuration to the job's program and its child processes.
 _JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
-#: Maximum time for which `follow` reports changes, in seconds. Then it waits until Ray stops it: the second number is
-#: the maximum time of this wait.
+#: Maximum time for which `follow` reports changes, and maximum time for which `follow` then waits until Ray stops this
+#: process, in seconds.
 _FOLLOWS_S, _READ_S = 3600.0, 60.0
 #: Maximum time to wait for the supervisor of a job that has ended, and the interval between checks, in seconds.
 _LINGERS_S, _LOOK_S = 60.0, 0.05
@@ -120,10 +120,14 @@ def _keep_the_working_directory_here() -> None:
 
 
 def _taken(parcel: Path, theirs: socket.socket) -> Message:
-    """Start the job from a parcel in a forked process, which then exits. Return the response for the submitter.
+    """Start the training job in a forked process, which then exits. Return the response for the submitter.
 
     The supervisor is a child of the forked process. When the forked process has exited, the supervisor is no longer a
     descendant of this process.
+
+    Args:
+        parcel: The file with the training job. The file is removed.
+        theirs: The supervisor's end of the connection to this process.
     """
     read, write = os.pipe()
     pid = os.getpid()

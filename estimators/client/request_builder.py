@@ -32,7 +32,7 @@ from estimators.job.request import (
 from estimators.job.settings import Settings
 from estimators.records.record import jobs_folder
 
-#: Arguments of estimators -> the member of the request, and its member, that have the same value.
+#: Arguments of estimators -> a structure in the request, and the structure's member that gets the argument's value.
 SWITCHES = {
     "enable_remote_debug": ("RemoteDebugConfig", "EnableRemoteDebug"),
     "enable_infra_check": ("InfraCheckConfig", "EnableInfraCheck"),

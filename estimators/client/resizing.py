@@ -65,7 +65,7 @@ class _Resizing(Callback):
         self._reset()
 
     def _reset(self) -> None:
-        """Prepare for a job. The same callback may get several jobs, one after another."""
+        """Forget the previous job. The same callback may get several jobs, one after another."""
         self._is_checked = self._hosts is not None
 
     def _size(self, job: TrainingJob) -> int:
@@ -79,7 +79,7 @@ class _Resizing(Callback):
         self._reset()
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Check at the job's first event that the job can be resized, because otherwise it would be stopped later.
+        """Check that the job can be resized, at the job's first event and not later at the first change.
 
         Raises:
             ConfigurationError: the job is not elastic, or cannot have one of the sizes.
@@ -93,7 +93,7 @@ class _Resizing(Callback):
 
 
 def resizing_problem(strategy: Distribution | None, hosts: int, sizes: Iterable[int]) -> str | None:
-    """Return the reason why a job cannot be resized to each of the given sizes, or None if it can.
+    """Return the reason why a job cannot have one of the given sizes. Return None if the job can have all sizes.
 
     Args:
         strategy: The job's strategy.

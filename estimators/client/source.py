@@ -102,7 +102,7 @@ class Listing:
 class Source:
     """The code of a job: the entry point, and the files to copy.
 
-    :func:`resolve` and :func:`resolve_function` create it.
+    :func:`resolve` and :func:`resolve_function` create objects of this class.
 
     Attributes:
         program: The entry point, as the container toolkit on the hosts expects it: ``train.py``, ``train.sh`` or

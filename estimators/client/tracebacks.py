@@ -25,7 +25,7 @@ _IN_GROUP = re.compile(rb" +\| \S")
 _HEADER = re.compile(rb"\s*(?:\+ )?(?:Exception Group )?Traceback \(most recent call last\):")
 #: Matches the line before the traceback that a process of a ``multiprocessing`` pool has sent as text.
 _REMOTE = re.compile(rb"[\w.]*RemoteTraceback: *\r?$")
-#: A shortcut: every line that matches one of the two contains one of these.
+#: Every line that `_HEADER` or `_REMOTE` matches contains one of these texts. A search for the texts is faster.
 _HINTS = (b"Traceback (most recent call last)", b"RemoteTraceback: ")
 #: Beginnings of the line that Python prints between two chained exceptions.
 _CHAIN = re.compile(r"During handling of the above exception|The above exception was the direct cause")
@@ -109,7 +109,9 @@ class Tracebacks:
 
 
 def _untold(lines: list[LogLine], known: set[str], mask: Callable[[str], str]) -> Iterator[LogLine]:
-    """Yield lines, but only the exception messages of the last traceback. Messages that the caller shows are omitted.
+    """Yield the held-back lines of a rank. Of the last traceback in the lines, yield only the exception messages.
+
+    Messages that are also in the traceback that the caller shows are omitted.
 
     Args:
         lines: The lines, which contain a traceback.

@@ -287,9 +287,10 @@ class TrainingJob:
         return str(found) if found is not None else None
 
     def _ensure_followed(self, env: Mapping[str, str] | None = None) -> None:
-        """Start a new local supervisor for a job on SageMaker or on a dispatcher if the job has none.
+        """Start a local supervisor for a job on SageMaker or on a dispatcher if no local supervisor is running.
 
-        The supervisor copies the job's progress into the local record. For jobs on this machine, do nothing.
+        The local supervisor copies the job's progress into the local record. Wait for the first copy, at most 15
+        seconds. For a job on this machine, or a job that has ended, do nothing.
 
         Args:
             env: The environment of the new supervisor. The default is the environment of this process.
@@ -556,10 +557,8 @@ class TrainingJob:
     ) -> TrainingJob:
         """Start another attempt of a job that failed, was stopped, or lost its supervisor.
 
-        The attempt uses the same record.
-
-        Scripts continue from their last checkpoint. The number of failures so far and the running time that ``max_run``
-        limits start again at 0.
+        The attempt uses the same record. Scripts continue from their last checkpoint. The number of failures so far and
+        the running time that ``max_run`` limits start again at 0.
 
         Args:
             wait: Whether to wait until the job ends. With True, the job is stopped if this process ends.

@@ -38,7 +38,7 @@ _LINE_SECONDS = 0.25
 #: Pause between two reads of the logs of a job that prints continuously, in seconds. Without the pause, this process
 #: would take CPU time from a job on the same machine.
 _BREATH_SECONDS = 0.005
-#: The number of a group's last lines from which the progress is read.
+#: Maximum number of lines from which the progress is read at once. The last lines are read.
 _READ = 50
 _PROGRESS = re.compile(rb"poch|POCH|[lL]oss|LOSS")
 #: Time after the script's grace period in which the supervisor must end the job, in seconds. Then the supervisor is
@@ -225,10 +225,10 @@ class JobDisplay:
 def told_interrupt(text: str) -> KeyboardInterrupt:
     """Return a KeyboardInterrupt for which a notebook shows only ``text``, and Python shows no traceback.
 
-    The message has already been printed.
+    The caller has already printed the message.
 
-    This is not a subclass of KeyboardInterrupt, because an uncaught KeyboardInterrupt makes Python exit by SIGINT, and
-    a subclass does not.
+    The result is not an instance of a subclass, because an uncaught KeyboardInterrupt makes Python exit by SIGINT, and
+    an uncaught exception of a subclass does not.
     """
     shorten_uncaught()
     error = KeyboardInterrupt(text)
@@ -329,7 +329,9 @@ class Wait:
     def _poll_feed(self, over: bool) -> bool:
         """Pass new events to the callbacks. Return whether there were new events.
 
-        If a callback fails, stop a tied job, and raise the error after the job's end and the calls of ``on_end``.
+        If a callback raises an exception and the job is tied to this process, stop the job. :meth:`run` raises the
+        exception after the job's end and the calls of ``on_end``. If the job is not tied, raise the exception at once.
+        The job then continues.
         """
         try:
             return self._feed.poll()

@@ -104,7 +104,7 @@ class _Rendering:
 
 
 def with_users_frames_only(error: BaseException) -> BaseException:
-    """Mark an error of the user's code, so that Python and IPython show no frames of fleetfit for it."""
+    """Mark an error of the user's code, so that Python and IPython omit fleetfit's frames. Return the error."""
     with contextlib.suppress(AttributeError, TypeError):  # the class may not allow other attributes
         error._render_traceback_ = _Rendering(error)  # type: ignore[attr-defined]
     shorten_uncaught()
@@ -124,10 +124,11 @@ def _chain(error: BaseException) -> list[BaseException]:
 
 
 def shorten_uncaught() -> None:
-    """Let Python's report of an uncaught error of fleetfit contain only the user's frames, as in a notebook.
+    """Set ``sys.excepthook``, so that Python shows only the user's frames of an uncaught error of fleetfit.
 
-    This includes such errors among the causes of another error. An interrupt that has already been reported
-    (:func:`is_told`) is not reported again. In Python's development mode (``python -X dev``), all frames are reported.
+    Errors of fleetfit among the causes of another error are also shown without fleetfit's frames. An interrupt that has
+    already been reported (:func:`is_told`) is not reported again. In Python's development mode (``python -X dev``), all
+    frames are shown.
 
     The first error of fleetfit in a process calls this function.
     """

@@ -292,7 +292,8 @@ def _repeats(before: Ending, last: Ending) -> bool:
 def in_a_row(endings: Sequence[Ending]) -> int:
     """Return how many of the last attempts failed in a row.
 
-    Attempts before the last attempt that saved a new checkpoint are not counted.
+    If some of these attempts saved a new checkpoint, count only the last of them and the attempts after it. The result
+    is at least 1.
     """
     count = 0
     for ending in reversed(endings):

@@ -50,9 +50,9 @@ class Mask:
         return self._without(text, cut=False)
 
     def of_tail(self, text: str) -> str:
-        """Return the text without secrets, if the text may have been cut at its beginning and its end without a mark.
+        """Return the text without secrets, and without parts of secrets at the beginning and at the end.
 
-        Parts of secrets at the beginning and at the end are hidden too.
+        Such parts remain if the text was cut at its beginning or its end without a mark.
         """
         return self._without(text, cut=len(text) >= _SHORTEST_CUT)
 
@@ -148,6 +148,8 @@ def _size_of_end(form: str, text: str) -> int:
     """Return how many characters at the beginning of the text are the end of a secret. Return 0 if they are fewer than
     four.
 
+    For the secret ``password1`` and the text ``word1 is``, the result is 5.
+
     Args:
         form: The secret.
         text: The text.
@@ -164,6 +166,8 @@ def _size_of_end(form: str, text: str) -> int:
 def _size_of_start(form: str, text: str) -> int:
     """Return how many characters at the end of the text are the beginning of a secret. Return 0 if they are fewer than
     four.
+
+    For the secret ``password1`` and the text ``it is pass``, the result is 4.
 
     Args:
         form: The secret.

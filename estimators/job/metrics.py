@@ -303,7 +303,7 @@ class MetricExtractor:
 
 
 def with_numbers(line: Line) -> Line | None:
-    """Return a copy of the line in which numbers replace ``nan`` and ``inf``.
+    """Return a copy of the line in which numbers, the stand-ins, replace ``nan`` and ``inf``.
 
     The copy is searched in addition to the line. For example, ``loss: ([0-9.]+)`` does not match ``loss: nan``, but
     matches the copy. Return None if the line contains neither ``nan`` nor ``inf``.

@@ -465,7 +465,7 @@ class TrainingJobSpec(_Shape):
 
     @property
     def ranks_per_host(self) -> int:
-        """Return the number of ranks on each host. A job without a strategy has one."""
+        """Return the number of ranks on each host. A job without a strategy has one rank per host."""
         return self.strategy.ranks_per_host if self.strategy is not None else 1
 
     @property
@@ -488,7 +488,7 @@ class TrainingJobSpec(_Shape):
 
     @property
     def submit_directory(self) -> str | None:
-        """Return the location of the source, or None.
+        """Return the location of the source, or None if the image contains the source.
 
         The location is the URI of the folder ``source/`` in the record, or the URI of an archive on S3.
         """

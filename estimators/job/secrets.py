@@ -77,5 +77,5 @@ def _mask_string(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    """Mask assignments in texts. Mask options if the text looks like a command line (``custom_mpi_options``)."""
+    """Mask secrets in assignments, and the values of secret options, which ``custom_mpi_options`` may contain."""
     return " ".join(mask_argv(mask_text(text).split(" ")))

@@ -27,7 +27,7 @@ def diagnose(
     hosts: bool = False,
     environment: Mapping[str, str] = os.environ,
 ) -> DoctorReport:
-    """Check this machine and the packages of this Python.
+    """Check this machine and the packages of this Python, and return the report.
 
     Args:
         python: The interpreter. Programs are first searched in the interpreter's folder.

@@ -130,7 +130,7 @@ def ssh_hosts() -> list[ReportLine]:
 
 
 def _asked(names: Iterable[str]) -> list[ReportLine]:
-    """Report the results of the checks that the backends themselves define."""
+    """Report the results of the checks that the named backends themselves define."""
     from estimators.backends import load
 
     return [

@@ -1,7 +1,7 @@
 """Find the modules of the user's project that a function needs, because they must be copied to the hosts.
 
-A module belongs to the project unless its file is in the standard library or in a folder ``site-packages``. Such
-modules are not copied, because the hosts have them installed.
+A module belongs to the project unless its file is in the standard library or in a folder ``site-packages``. The modules
+in these two places are not copied, because they are installed on the hosts.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def travels(function: Callable[..., Any]) -> bool:
-    """Return whether a function is packed with its code, because no module contains it under its name.
+    """Return whether a function must be packed with its code, because no module contains the function under its name.
 
-    Any other function is packed as the name of its module and its own name.
+    Any other function is packed as two names: the name of its module and the name of the function.
     """
     module = sys.modules.get(function.__module__ or "")
     if function.__module__ in (None, "__main__") or module is None:
@@ -40,7 +40,8 @@ def travels(function: Callable[..., Any]) -> bool:
 def project_modules(packed: bytes, codes: Iterable[types.CodeType]) -> dict[str, Path]:
     """Return the files and folders of the project that a function needs.
 
-    The result maps the name of each file or folder at the top of the job's code to its path on this machine.
+    Each key of the result is the name of a file or folder at the top of the job's code. The value is the path of this
+    file or folder on this machine.
 
     Args:
         packed: The pickled function. The pickle names the modules that unpickling imports.

@@ -236,7 +236,10 @@ def _dumps(value: Any, codes: list[types.CodeType] | None = None) -> bytes:
         return made, tuple(_shown_file(code.co_filename) if part == _NO_FILE else part for part in parts)
 
     def with_cache(cached: Any) -> Any:
-        """Pack a function with ``functools.lru_cache`` and an empty cache. cloudpickle 3.1.3 packs only its name."""
+        """Pack a function that ``functools.lru_cache`` has decorated, with the function's code and an empty cache.
+
+        cloudpickle 3.1.3 packs only the name of such a function. For a function of a module, the name suffices.
+        """
         if modules.travels(cached):
             return functools.lru_cache(**cached.cache_parameters()), (cached.__wrapped__,)
         return cached.__reduce__()
@@ -439,9 +442,14 @@ def _unpackable(name: str, function: Any, error: Exception) -> str:
 
 
 def _culprit(path: str, value: Any, depth: int) -> str | None:
-    """Return a text that names the item in a value that cannot be pickled: its path, its type and the error.
+    """Search a value for the item that cannot be pickled, and return the item's path, type and error as a text.
 
     Return None if the whole value can be pickled.
+
+    Args:
+        path: The value's name in the text.
+        value: The value.
+        depth: The maximum depth of the search in nested values.
     """
     try:
         _dumps(value)
@@ -491,9 +499,9 @@ def _too_large(name: str, function: Any, size: int, limit: int) -> str:
 def _imports_of(function: Function, packed: bytes, codes: Iterable[types.CodeType]) -> str:
     """Return Python source that shows which modules the packed function will import. This source is never executed.
 
-    It begins with the imports of unpickling, in their order, because an import may have an effect on a later one. Then
-    follows the source of the packed code. The hosts search this source for imports, and for code with an effect on
-    imports, because they cannot search the packed function.
+    The hosts search this source for imports, and for code with an effect on imports, because they cannot search the
+    packed function. The source begins with the imports that unpickling causes, in the same order, because an import may
+    have an effect on a later import. The source of the packed code follows.
 
     Args:
         function: The function.
@@ -584,8 +592,8 @@ def _codes_of(text: str, flags: int = 0) -> list[types.CodeType]:
 def _form_of(code: types.CodeType) -> tuple[Any, ...]:
     """Return the properties of a code object that depend only on its own source.
 
-    The instructions also depend on the imports of the program, and notebooks compile each statement of a cell as a
-    program.
+    Of the instructions, only operators are included. The other instructions also depend on the rest of the program,
+    such as its imports, and notebooks compile each statement of a cell as a separate program.
     """
     instructions = ((one.opname, one.arg) for one in dis.get_instructions(code))
     return (
@@ -609,9 +617,10 @@ def _sources(function: Function) -> Iterator[tuple[str, str]]:
 
 
 def _shown_file(name: str) -> str:
-    """Return the name of a file for tracebacks: ``Cell In[3]`` for the file that stands for a notebook's cell.
+    """Return the name of a source file for tracebacks: ``Cell In[3]`` for a notebook's cell, and otherwise ``name``.
 
-    If several files have the same number, for example because a cell has run another cell, they keep their own names.
+    If several cells have the same number, for example because a cell has run another cell, ``name`` is returned for
+    each of them.
     """
     ipython = sys.modules.get("IPython")
     compiler = getattr(ipython.get_ipython() if ipython is not None else None, "compile", None)

@@ -379,12 +379,12 @@ def _estimator(
 
 
 def _estimator_arguments(given: Mapping[str, Any], of: str = "remote()", *own: str) -> dict[str, Any]:
-    """Translate the decorator's arguments into the estimator's arguments.
+    """Translate the arguments of ``@remote`` or of :class:`RemoteExecutor` into the estimator's arguments.
 
     Args:
-        given: The decorator's arguments.
-        of: What has these arguments, for error messages.
-        *own: Other arguments that it has.
+        given: The arguments by name.
+        of: The name of the decorator or class, for error messages.
+        *own: The names of arguments that only this class has, for error messages.
 
     Raises:
         ConfigurationError: an argument is unknown, or two arguments contradict each other.

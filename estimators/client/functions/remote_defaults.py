@@ -31,7 +31,7 @@ MEMBERS = {
     "Tags": "tags",
     "VolumeKmsKeyId": "volume_kms_key",
 }
-#: The member that contains two arguments, and a mapping from its members to these arguments.
+#: A member that is a structure, and a mapping from the structure's own members to arguments of ``@remote``.
 _NETWORK, _NETWORK_MEMBERS = "VpcConfig", {"Subnets": "subnets", "SecurityGroupIds": "security_group_ids"}
 
 
@@ -39,8 +39,8 @@ def read() -> dict[str, Any]:
     """Return the arguments of ``@remote`` for which the SageMaker SDK's configuration files contain defaults.
 
     Raises:
-        ConfigurationError: a file that a variable names is missing, or a file cannot be read, is not YAML, or has
-            unknown members of ``RemoteFunction``.
+        ConfigurationError: a file that an environment variable names is missing, or a file cannot be read, is not YAML,
+            or has unknown members of ``RemoteFunction``.
         UnsupportedError: a file exists, but PyYAML is not installed.
     """
     merged: dict[str, Any] = {}

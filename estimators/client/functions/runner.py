@@ -168,10 +168,10 @@ def main() -> None:
 
 
 def _cloudpickle(folder: Path) -> Any:
-    """Return the cloudpickle that was packed with the function.
+    """Return the module ``cloudpickle`` with the code that was packed with the function.
 
-    If another version is already imported, its modules get the packed code, because libraries such as Horovod keep
-    references to these modules.
+    If another version is already imported, replace the code in that version's modules, because libraries such as
+    Horovod keep references to these modules.
     """
     for name in sorted((name for name in sys.modules if name.partition(".")[0] == "cloudpickle"), reverse=True):
         module, file = sys.modules[name], folder / "cloudpickle" / f"{name.partition('.')[2] or '__init__'}.py"

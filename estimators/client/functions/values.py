@@ -145,7 +145,7 @@ def _is_path(value: Any) -> bool:
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
-    """Return the exception with which a job's function made the job fail, or None if the exception is unknown.
+    """Return the exception in a job's function that made the job fail, or None if the exception is unknown.
 
     The exception's cause shows the traceback on the host.
 
@@ -261,7 +261,15 @@ def _left(record: JobRecord) -> Iterator[_Said]:
 def _bring(record: JobRecord, kind: str, path: str) -> Path:
     """Return the local path of a file or folder in the job's model or outputs.
 
-    Unpack the archive into the record first.
+    If the archive with the path has not been unpacked yet, unpack the archive into the record first.
+
+    Args:
+        record: The job's record.
+        kind: ``model`` for the model folder. Any other text means the folder of the other outputs.
+        path: The path relative to this folder.
+
+    Raises:
+        RecordError: the archive does not contain the path.
     """
     target = record.copies_dir / kind
     place = outputs.model_data(record) if kind == "model" else outputs.output_data(record)

@@ -81,7 +81,7 @@ def render(values: Mapping[str, Any], comments: Sequence[str] = ()) -> str:
     class Dumper(yaml.SafeDumper):
         """A YAML writer that writes no aliases.
 
-        Texts are quoted if a reader of YAML 1.1 or YAML 1.2 would otherwise read a number, for example.
+        Texts are quoted if a reader of YAML 1.1 or YAML 1.2 would otherwise read another type, such as a number.
         """
 
         def ignore_aliases(self, data: Any) -> bool:

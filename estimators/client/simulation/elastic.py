@@ -55,8 +55,8 @@ class _ElasticRun:
         self._stretch: Stretch | None = None  # None while nobody trains
         self._left = job.records
         self._began: dict[str, float] = dict.fromkeys(job.hosts, 0.0)
-        # A host that replaces an interrupted host has a new name. The market interrupts it under the name of the
-        # interrupted host, which is called its place here.
+        # A host that replaces an interrupted host has a new name. The market interrupts the new host under the name of
+        # the interrupted host. Here, this name is called the place of both hosts.
         self._coming = {name: spot_interruptions(market, job, [name]) for name in job.hosts}
         self._meetings = 0  # number of the last planned change of the members; earlier planned changes are void
         self._met = 0

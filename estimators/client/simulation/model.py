@@ -26,8 +26,8 @@ class Timings:
     Attributes:
         start_s: The time from the request for a host to the start of its toolkit. On EC2, this time is several minutes.
         import_s: The duration of a worker's imports.
-        rendezvous_s: The time from the imports of the first workers until all workers train. With None, it is
-            ``resize_s``.
+        rendezvous_s: The time from the imports of the first workers until all workers train. With None, the value of
+            ``resize_s`` is used.
         look_s: The time until workers notice that hosts are joining or leaving. With None, workers notice it at the
             next commit, as in scripts that call Horovod's ``state.commit()``.
         resize_s: The time from the moment at which workers notice a change until the new set of workers trains.
@@ -171,7 +171,7 @@ class Stretch:
     def kept_s(self, now: float) -> float:
         """Return the duration of the training up to the last commit before a given time, in seconds.
 
-        If a worker is lost at the given time, the work of this training is kept.
+        The results of this part of the training are kept if a worker is lost at the given time.
         """
         return self.committed(now) * self.every_s
 

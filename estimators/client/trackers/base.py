@@ -63,7 +63,7 @@ class TrackedValue:
 
 
 class TrackedRun(abc.ABC):
-    """The entry of a job in a tracker, which trackers call a run. Data can be sent to it."""
+    """A job's entry in a tracker, which trackers call a run. The methods send data to this entry."""
 
     #: The id that the tracker has given to the run.
     id: str
@@ -351,11 +351,12 @@ def state_file(tracker: Tracker, record: Path) -> Path:
 
 @contextlib.contextmanager
 def _locked(file: Path) -> Iterator[bool]:
-    """Return a context that holds the lock for sending a job's data.
+    """Return a context that tries to hold the lock for sending a job's data.
 
-    The value is False if the lock could not be acquired.
+    The context's value is True if the lock was acquired, or False if another process or thread holds the lock.
 
-    The lock cannot be acquired while another process or thread holds it.
+    Args:
+        file: The path from :func:`state_file`. The lock file is beside this file.
     """
     file.parent.mkdir(mode=0o700, exist_ok=True)
     lock: IO[str]

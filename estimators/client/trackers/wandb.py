@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from estimators.client.training_job import TrainingJob
 
 _MODES = ("offline", "online")
-#: The name of the numbers of the values, which are the x-axis. Scripts report a metric ``step`` themselves.
+#: The name under which the steps of the values are sent, for the x-axis. The name is not ``step``, because scripts may
+#: report a metric ``step``.
 _STEP = "fleetfit_step"
 
 
