@@ -155,7 +155,8 @@ class _Step:
             again.
         packages: The distributions that the step installs.
         run: The function that runs the step.
-        there: Whether those results of the step exist that are not distributions, such as a compiled library.
+        there: Whether the step's results besides the installed distributions are usable. False if a compiled library is
+            missing or does not support the frameworks. The step then runs again.
     """
 
     name: str
@@ -399,7 +400,7 @@ def _steps(
             installation.install(wanted, log="packages", options=settings, progress=progress)
 
     def horovod_fits() -> bool:
-        """Return whether the installed Horovod supports all requested frameworks. Return True if none is installed.
+        """Return whether the installed Horovod supports all requested frameworks. Without Horovod, return True.
 
         Since the last run, the user may have built Horovod for other frameworks.
         """
