@@ -196,8 +196,8 @@ def importances(spec: TuningSpec, rows: Sequence[Mapping[str, Any]]) -> dict[str
         rows: The rows of the study's trials.
 
     Returns:
-        The fractions by the names of the hyperparameters. Empty if less than four trials have completed, or if the
-        trials do not differ.
+        The fractions by the names of the hyperparameters. Empty if less than four trials have completed, or if all
+        completed trials have the same value or the same hyperparameters.
     """
     study = optuna.create_study(direction="maximize" if spec.maximize else "minimize")
     values = []

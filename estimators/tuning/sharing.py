@@ -16,8 +16,8 @@ from estimators.tuning.fleet import Bounds, SharedFleetConfig, Shares, Standing,
 if TYPE_CHECKING:
     from estimators.tuning.study import Running
 
-#: How often hosts are reassigned at even intervals until the deadline. The start or end of a trial causes an additional
-#: reassignment.
+#: The number of reassignments of hosts at even intervals until the deadline. The start or end of a trial causes an
+#: additional reassignment.
 _CHANGES = 30
 #: The interval at which the trials' hosts are checked, in seconds.
 _LOOK_S = 0.5
