@@ -236,7 +236,7 @@ def size(request: Mapping[str, Any]) -> int | None:
 
 
 def examples(given: ParameterRange) -> list[Any]:
-    """Return examples of the values of a range, with which the script's arguments are checked before the trials start.
+    """Return examples of the values of a range. If the entry point is a function, its parameters are checked with them.
 
     These are all values of a choice, the lowest number of a range of whole numbers, or one number of a range of real
     numbers.
