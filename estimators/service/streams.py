@@ -115,7 +115,7 @@ class LogStream:
         record: The job's record.
         host: The name of the host.
         labelled: Whether each line begins with a label that names the process.
-        clock: A function that returns the current time in nanoseconds since the epoch, as in logs.
+        clock: A function that returns the current time in nanoseconds since the epoch.
     """
 
     def __init__(

@@ -214,7 +214,7 @@ class Bucket:
         self.tidy()
 
     def walk(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the keys with a prefix that sort after a given text, in S3's order (that of UTF-8).
+        """Yield the keys with a prefix that sort after a given text, sorted by their bytes in UTF-8 as on S3.
 
         Args:
             prefix: The prefix of the keys.
