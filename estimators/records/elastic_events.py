@@ -65,7 +65,7 @@ def words(event: Event) -> list[tuple[str, str]]:
 
 
 class Restores:
-    """A filter that finds the first of the ``restored`` events of each restore.
+    """A filter that finds the first ``restored`` event of each restore.
 
     In a restore, every rank returns to the last commit and reports one such event.
     """
