@@ -241,7 +241,7 @@ _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 def _with_small_torch(
     options: ProvisionOptions, installation: Installation, progress: StepProgress
 ) -> tuple[ProvisionOptions, Installation]:
-    """Choose the build of PyTorch for this machine. Return the options and the installation that install this build.
+    """Choose the build of PyTorch for this machine. Return the options and the installation with which to install it.
 
     Without a GPU, a build without CUDA is chosen. If no such build is available and PyTorch was requested as an extra,
     the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not installed, and a note is printed.

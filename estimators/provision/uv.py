@@ -1,4 +1,4 @@
-"""Install uv, with which environments are created, into the cache with pip. Translate pip's settings for uv."""
+"""Install uv into the cache with pip, and translate pip's settings for uv. uv creates the environments."""
 
 from __future__ import annotations
 
