@@ -169,7 +169,9 @@ def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Yield at first and after each change of a tuning job's record, until the tuning job has ended.
+    """Yield once at the start and then after each change of a tuning job's status, until the tuning job has ended.
+
+    If the tuning job's process was killed, restart the process.
 
     Args:
         record: The tuning job's record.

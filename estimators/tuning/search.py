@@ -149,7 +149,7 @@ def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]
 
 
 def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
-    """Enqueue the first point of the grid that has no trial yet. Do nothing if a trial is waiting."""
+    """Enqueue the first point of the grid that has no trial yet. Do nothing if a trial is already enqueued."""
     trials = study.get_trials(deepcopy=False)
     if any(trial.state == TrialState.WAITING for trial in trials):
         return

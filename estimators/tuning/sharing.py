@@ -81,10 +81,7 @@ class Sharing:
         return self._wanted.stopped
 
     def _move(self, running: Mapping[int, Running], standings: list[Standing]) -> None:
-        """Remove hosts from trials that should have fewer hosts.
-
-        Add free hosts to trials that should have more hosts.
-        """
+        """Remove hosts from trials that should have fewer hosts. Give free hosts to trials that should have more."""
         free = self._config.hosts - sum(max(one.hosts, self._bounds.least) for one in standings)
         self.trouble = None
         for number, wanted in self._wanted.hosts.items():
