@@ -1,7 +1,7 @@
-"""Writes scikit-learn's bundled digits as TFRecord shards: real data without a download.
+"""Write scikit-learn's bundled digits as TFRecord shards: real data without a download.
 
-1,797 images of 8 × 8 pixels. Each record has ``image`` (64 floats from 0 to 1) and ``label`` (an integer from 0 to 9).
-The split is stratified and always the same. A folder that is complete already is left alone.
+There are 1,797 images of 8 × 8 pixels. Each record has ``image`` (64 floats from 0 to 1) and ``label`` (an integer from
+0 to 9). The split into training and validation is stratified and always the same. A complete folder is not changed.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ VALIDATION_SHARDS = 2
 VALIDATION_SHARE = 0.2
 SEED = 20
 PIXEL_MAXIMUM = 16.0
-# Raise it when the records change: folders of an older layout are then written anew.
+# Increase this number when the records change, so that folders of an older layout are written again.
 LAYOUT = 1
-# Written last, so its presence says that all is whole. Beside the channels, not in them: in Pipe mode every file of a
-# channel is part of its stream.
+# This file is written last, so that an incomplete folder has no such file. It is outside of the channels' folders,
+# because in Pipe mode every file of a channel is part of the channel's stream.
 MANIFEST = "manifest.json"
 
 
 @dataclass(frozen=True)
 class Split:
-    """Records of one channel.
+    """The records of one channel.
 
     Attributes:
-        images: Pixels from 0 to 1. Shape: (records, 64).
-        labels: Digits. Shape: (records,).
+        images: The pixels, from 0 to 1. Shape: (records, 64).
+        labels: The digits, from 0 to 9. Shape: (records,).
     """
 
     images: Sequence[Sequence[float]]
@@ -44,7 +44,7 @@ class Split:
 
 
 def load_splits() -> dict[str, tuple[Split, int]]:
-    """Channels by name, each with its records and its number of shards."""
+    """Return the records and the number of shards of each channel, by the channel's name."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -60,13 +60,21 @@ def load_splits() -> dict[str, tuple[Split, int]]:
 
 
 def serialized(split: Split, shard: int, shards: int) -> Iterator[bytes]:
-    """The records of one shard: every ``shards``-th one, so that all shards have the same mix of digits."""
+    """Yield the serialized records of one shard.
+
+    A shard has every ``shards``-th record of the channel, so that all shards have about the same mix of digits.
+
+    Args:
+        split: The records of the channel.
+        shard: The number of the shard, from 0.
+        shards: The number of shards.
+    """
     for image, label in zip(split.images[shard::shards], split.labels[shard::shards], strict=True):
         yield example.encode({"image": image, "label": [label]})
 
 
 def write_channel(folder: Path, split: Split, shards: int) -> dict[str, int]:
-    """Writes all shards of one channel; returns their sizes in bytes."""
+    """Write all shards of one channel, and return the sizes of the files in bytes, by name."""
     folder.mkdir(parents=True)
     names = [f"digits-{shard:05d}-of-{shards:05d}.tfrecord" for shard in range(shards)]
     for shard, name in enumerate(names):
@@ -77,7 +85,7 @@ def write_channel(folder: Path, split: Split, shards: int) -> dict[str, int]:
 
 
 def is_complete(output: Path) -> bool:
-    """Whether the folder holds what this script writes, all of it and whole."""
+    """Return whether a folder has all files of this script, in the current layout and with the recorded sizes."""
     try:
         manifest = json.loads((output / MANIFEST).read_text(encoding="utf-8"))
         return manifest["layout"] == LAYOUT and all(
@@ -90,10 +98,10 @@ def is_complete(output: Path) -> bool:
 
 
 def prepare(output: Path) -> bool:
-    """Makes ``output/train`` and ``output/validation``, each in one step.
+    """Write the folders ``output/train`` and ``output/validation``. Each folder is put in place when it is complete.
 
     Returns:
-        Whether anything had to be written.
+        Whether the folders were written. False if they were already complete.
     """
     if is_complete(output):
         return False
@@ -120,7 +128,7 @@ def prepare(output: Path) -> bool:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs the script; returns its exit code."""
+    """Run the script, and return its exit code."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--output", type=Path, default=Path("data/digits"), help="folder to write to")
     parsed = parser.parse_args(arguments)

@@ -1,7 +1,7 @@
-"""Trains a digits classifier under every strategy, and under none, with tf_keras and with Keras 3.
+"""Train a digits classifier with any strategy or in one process, with tf_keras or Keras 3.
 
-The strategy is whatever the job's ``distribution`` says: nothing in here depends on it. The same file runs by hand,
-with ``mpirun -np 2 python entrypoints/train.py``, with TF_CONFIG, or alone.
+The job's ``distribution`` selects the strategy. The code does not depend on the strategy. The script also runs without
+a job: with ``mpirun -np 2 python entrypoints/train.py``, with TF_CONFIG, or in one process.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-# Parameter servers need tf_keras; TF_USE_LEGACY_KERAS=0 in the job's environment chooses Keras 3 for the others. It
-# must be set before TensorFlow is imported.
+# Parameter servers need tf_keras. For other strategies, TF_USE_LEGACY_KERAS=0 in the job's environment selects Keras 3.
+# The variable must be set before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Same sums in the same order on every machine, and a log without a remark about it.
+# Without oneDNN, sums have the same order on every machine, and TensorFlow prints no message about this order.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow as tf
@@ -30,7 +30,7 @@ SHUFFLE_BUFFER = 4096
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
@@ -53,7 +53,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    """Train, and save the model and the checkpoints in SageMaker's folders."""
     cluster = distributed.init()
 
     keras = tf.keras
@@ -70,9 +70,9 @@ def main(options: argparse.Namespace) -> None:
     def read_validation() -> tf.data.Dataset:
         return read(options.validation)
 
-    @distributed.vectorized  # small records are parsed many at once
+    @distributed.vectorized  # each call parses many small records
     def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns images (64 floats each) and labels (int64)."""
+        """Return the images and labels of serialized records. Shapes: (records, 64), float32; (records,), int64."""
         example = tf.io.parse_example(
             records,
             {

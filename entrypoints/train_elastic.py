@@ -1,6 +1,6 @@
-"""Trains a digits classifier that goes on when hosts come or go: for ElasticHorovod, and for every other strategy.
+"""Train a digits classifier with ElasticHorovod, so that the training continues when hosts join or leave.
 
-What differs from ``train.py`` is one call, ``cluster.fit``.
+The script also runs with every other strategy. Unlike ``train.py``, it calls ``cluster.fit`` instead of ``model.fit``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 10
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
@@ -41,7 +41,7 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    """Train, and save the model and the checkpoints in SageMaker's folders."""
     cluster = distributed.init()
 
     keras = tf.keras

@@ -1,10 +1,11 @@
-"""Trains a digits classifier with Horovod, as a script for SageMaker does it.
+"""Train a digits classifier with Horovod, in an ordinary script for SageMaker.
 
-It knows nothing of fleetfit. It runs under ``fit()``, on SageMaker, under plain ``mpirun -np 2 python
-entrypoints/train_horovod.py`` and alone; without Horovod it trains in one process and says so. The numbers in the
-comments are those of the steps in Horovod's guide for Keras.
+The script does not use fleetfit. It runs with ``fit()``, on SageMaker, with ``mpirun -np 2 python
+entrypoints/train_horovod.py``, and in one process. Without Horovod, a single process prints a message and trains alone,
+and several processes exit with an error. The numbers in the comments are the numbers of the steps in Horovod's guide
+for Keras.
 
-It prints, once per epoch and on rank 0 only, what metric definitions can pick up::
+Once per epoch, rank 0 prints a line with values for metric definitions such as these::
 
     - loss: ([0-9.]+)    samples_per_second: ([0-9.]+)    val_loss: ([0-9.]+)    val_accuracy: ([0-9.]+)
 """
@@ -22,12 +23,12 @@ from typing import Any
 # Horovod's optimizer does not reduce gradients under Keras 3. This must be set before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Same sums in the same order on every machine, and a log without a remark about it.
+# Without oneDNN, sums have the same order on every machine, and TensorFlow prints no message about this order.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow as tf
 
-# What mpirun (Open MPI, MPICH) and horovodrun tell the processes they start.
+# The number of ranks, from a variable that mpirun (Open MPI, MPICH) or horovodrun sets. None without such a launcher.
 RANKS_STARTED = next(
     (int(os.environ[name]) for name in ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "HOROVOD_SIZE") if name in os.environ), None
 )
@@ -46,7 +47,7 @@ SHUFFLE_BUFFER = 4096
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and rank")
@@ -67,7 +68,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def default_checkpoint_directory() -> Path | None:
-    """The folder that the platform keeps; None on a machine that has no such platform."""
+    """Return SageMaker's folder for checkpoints. Return None if this machine has no such folder."""
     if chosen := os.environ.get("SM_CHECKPOINT_DIR"):
         return Path(chosen)
     base = Path(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"))
@@ -75,10 +76,10 @@ def default_checkpoint_directory() -> Path | None:
 
 
 def read_shard(folder: Path, *, rank: int, size: int) -> tf.data.Dataset:
-    """This rank's records of a channel: every ``size``-th one.
+    """Read every ``size``-th record of a channel, beginning with record ``rank``.
 
     Returns:
-        Pairs of image (64 floats) and label (int64).
+        Pairs of an image (64 floats) and a label (int64).
     """
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
@@ -96,12 +97,12 @@ def read_shard(folder: Path, *, rank: int, size: int) -> tf.data.Dataset:
 
 
 def count(dataset: tf.data.Dataset) -> int:
-    """The number of records."""
+    """Return the number of records. All records are read."""
     return int(dataset.reduce(0, lambda total, _: total + 1))
 
 
 def build_model() -> tf.keras.Model:
-    """A small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
+    """Return a small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -118,17 +119,25 @@ def build_model() -> tf.keras.Model:
 
 
 def sum_over_ranks(values: Sequence[float]) -> list[float]:
-    """Adds up each value over all ranks; every rank gets the sums. All ranks must call it, in the same order."""
+    """Return the sum of each value over all ranks. All ranks must call this function in the same order."""
     if hvd is None:
         return list(values)
     return [float(value) for value in hvd.allreduce(tf.constant(values, tf.float64), op=hvd.Sum)]
 
 
 class Report(tf.keras.callbacks.Callback):
-    """Validates after each epoch, each rank on its own shard, and prints one line on rank 0."""
+    """A callback that validates after each epoch. Each rank validates its own shard. Rank 0 prints the result."""
 
     def __init__(self, validation: tf.data.Dataset, *, epochs: int, samples: int, rank: int, size: int) -> None:
-        """Takes the rank's validation records in batches, and the samples per epoch of all ranks together."""
+        """Create the callback of one rank.
+
+        Args:
+            validation: The rank's validation records, in batches.
+            epochs: The number of epochs.
+            samples: The number of training records per epoch of all ranks together.
+            rank: The rank.
+            size: The number of ranks.
+        """
         super().__init__()
         self._validation = validation
         self._epochs = epochs
@@ -139,11 +148,11 @@ class Report(tf.keras.callbacks.Callback):
         self._began = 0.0
 
     def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Starts the clock."""
+        """Store the time at which the epoch begins."""
         self._began = time.monotonic()
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Averages over all ranks, weighted by records, and prints."""
+        """Compute the mean loss and accuracy over the validation records of all ranks, and print them on rank 0."""
         elapsed_s = time.monotonic() - self._began
         train_loss, ranks = sum_over_ranks([(logs or {})["loss"], 1.0])
         loss = correct = records = 0.0
@@ -163,29 +172,39 @@ class Report(tf.keras.callbacks.Callback):
 
 
 class Checkpoints(tf.keras.callbacks.Callback):
-    """Keeps the last checkpoints of weights, optimizer and epoch. Only rank 0 may have one: it alone writes."""
+    """A callback that keeps the last three checkpoints of weights, optimizer and epoch. Use it only on rank 0."""
 
     def __init__(self, directory: Path, model: tf.keras.Model) -> None:
-        """Takes the folder, which may have checkpoints of an interrupted run."""
+        """Create the callback.
+
+        Args:
+            directory: The folder of the checkpoints. It may have checkpoints of an interrupted run.
+            model: The compiled model.
+        """
         super().__init__()
         self._epoch = tf.Variable(0, dtype=tf.int64)
         state = tf.train.Checkpoint(model=model, optimizer=model.optimizer, epoch=self._epoch)
         self._manager = tf.train.CheckpointManager(state, str(directory), max_to_keep=3)
 
     def restore(self) -> int:
-        """Continues from the newest checkpoint, if there is one; returns the number of finished epochs."""
+        """Restore the newest checkpoint if one exists, and return the number of finished epochs."""
         if found := self._manager.restore_or_initialize():
             print(f"restored {found}", flush=True)
         return int(self._epoch)
 
     def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
-        """Writes one."""
+        """Save a checkpoint."""
         self._epoch.assign(epoch + 1)
         self._manager.save(checkpoint_number=epoch + 1)
 
 
 def use_device(local_rank: int, local_size: int) -> None:
-    """Gives each rank of this machine its own GPU if there are some, and its share of the cores."""
+    """Select the GPU of this rank if the machine has GPUs, and limit TensorFlow's threads to the rank's share of cores.
+
+    Args:
+        local_rank: The number of the rank on this machine, from 0.
+        local_size: The number of ranks on this machine.
+    """
     gpus = tf.config.list_physical_devices("GPU")
     for gpu in gpus:
         tf.config.experimental.set_memory_growth(gpu, True)
@@ -196,7 +215,7 @@ def use_device(local_rank: int, local_size: int) -> None:
 
 
 def train(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    """Train, and save the model and the checkpoints in SageMaker's folders."""
     # 1. Initialize.
     if hvd is not None:
         hvd.init()
@@ -211,15 +230,15 @@ def train(options: argparse.Namespace) -> None:
     tf.keras.utils.set_random_seed(options.seed)
     training = read_shard(options.train, rank=rank, size=size)
     validation = read_shard(options.validation, rank=rank, size=size).batch(options.batch_size)
-    # Every rank must make the same number of steps. Shards differ by one record at most, so the mean rounds down to
-    # the smallest.
+    # Every rank must run the same number of steps. Shards differ by at most one record, so the mean, rounded down, is
+    # the size of the smallest shard.
     smallest = int(sum_over_ranks([count(training)])[0]) // size
     steps = smallest // options.batch_size
     if steps == 0:
         raise SystemExit(f"--batch-size {options.batch_size} is more than the {smallest} records that each rank has")
     batches = training.shuffle(SHUFFLE_BUFFER, seed=options.seed + rank).repeat().batch(options.batch_size).prefetch(2)
 
-    # 3. Scale the learning rate by the ranks, whose gradients are averaged.
+    # 3. Multiply the learning rate by the number of ranks, because the gradients of the ranks are averaged.
     optimizer: Any = tf.keras.optimizers.Adam(options.learning_rate * size)
     # 4. Average the gradients.
     if hvd is not None:
@@ -228,10 +247,10 @@ def train(options: argparse.Namespace) -> None:
     model.compile(optimizer, loss=tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     optimizer.build(model.trainable_variables)
 
-    # 6. Checkpoints on rank 0 only, so that ranks do not overwrite each other's.
+    # 6. Save checkpoints only on rank 0, so that ranks do not overwrite each other's checkpoints.
     checkpoints = Checkpoints(options.checkpoint_dir, model) if rank == 0 and options.checkpoint_dir else None
     first_epoch = checkpoints.restore() if checkpoints else 0
-    # 5. Start everywhere from rank 0's weights, optimizer state and epoch.
+    # 5. Start every rank with rank 0's weights, optimizer state and epoch.
     if hvd is not None:
         broadcast_variables([*model.variables, *model.optimizer.variables], root_rank=0)
     first_epoch = int(sum_over_ranks([first_epoch])[0])
@@ -251,12 +270,12 @@ def train(options: argparse.Namespace) -> None:
 
 
 def save(model: tf.keras.Model, options: argparse.Namespace) -> None:
-    """Writes a SavedModel in the layout that TensorFlow Serving reads: a folder per version."""
+    """Write a SavedModel in the layout of TensorFlow Serving, which has a folder for each version."""
     directory = os.environ.get("SM_MODEL_DIR") or options.model_dir
     if not directory:
         print("neither SM_MODEL_DIR nor --model_dir is set: the model is not saved", flush=True)
         return
-    # export() would describe the model in twenty lines on stdout.
+    # Otherwise, export() prints a description of the model in twenty lines.
     tf.keras.utils.disable_interactive_logging()
     model.export(os.path.join(directory, "1"))
     print(f"model: {os.path.join(directory, '1')}", flush=True)

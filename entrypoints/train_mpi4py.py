@@ -1,9 +1,9 @@
-"""Trains a softmax regression on digits with numpy and plain mpi4py: any MPI program runs under the mpi strategy.
+"""Train a softmax regression on digits with numpy and mpi4py. The mpi strategy can run any MPI program like this one.
 
-It knows nothing of fleetfit, and needs neither Horovod nor Keras: each rank computes the gradient over its records,
-and one Allreduce makes the sum of them. Without mpirun it trains in one process.
+The script does not use fleetfit, Horovod or Keras. Each rank computes the gradient over its records, and one Allreduce
+computes the sum of the gradients. Without mpirun, the script trains in one process.
 
-Rank 0 prints, every ten epochs, what metric definitions can pick up::
+Every ten epochs, rank 0 prints a line with values for metric definitions such as these::
 
     - loss: ([0-9.]+)    val_accuracy: ([0-9.]+)
 """
@@ -26,7 +26,7 @@ REPORT_EVERY = 10
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--epochs", type=int, default=400, help="number of epochs; each epoch is one step over all records"
@@ -41,7 +41,11 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def records(file: Path) -> Iterator[bytes]:
-    """The records of a TFRecord file: a length, its checksum, the content, its checksum."""
+    """Yield the contents of the records of a TFRecord file.
+
+    A record consists of the content's length (8 bytes), the length's checksum (4 bytes), the content, and the content's
+    checksum (4 bytes). The checksums are not verified.
+    """
     with file.open("rb") as stream:
         while header := stream.read(12):
             (length,) = struct.unpack("<Q4x", header)
@@ -50,7 +54,10 @@ def records(file: Path) -> Iterator[bytes]:
 
 
 def fields(message: bytes) -> Iterator[bytes]:
-    """The contents of a protocol buffer's fields, as far as tf.train.Example has any: bytes, or the varint itself."""
+    """Yield the contents of a protocol buffer's fields: the bytes of a field with a length, or an encoded varint.
+
+    Only these two types of fields are supported. They suffice for tf.train.Example.
+    """
     place = 0
 
     def varint() -> int:
@@ -68,14 +75,14 @@ def fields(message: bytes) -> Iterator[bytes]:
         key = varint()
         begin = place
         value = varint()
-        if key & 7 == 2:  # a field of that many bytes
+        if key & 7 == 2:  # the value is the length of the content in bytes
             begin = place
             place += value
         yield message[begin:place]
 
 
 def parse(record: bytes) -> tuple[np.ndarray, int]:
-    """A tf.train.Example with ``image`` (64 floats) and ``label`` (an integer below 128)."""
+    """Return the image (64 floats) and the label (an integer below 128) of a serialized tf.train.Example."""
     found: dict[bytes, bytes] = {}
     [features] = fields(record)
     for entry in fields(features):
@@ -86,7 +93,11 @@ def parse(record: bytes) -> tuple[np.ndarray, int]:
 
 
 def read_shard(folder: Path, comm: MPI.Comm) -> tuple[np.ndarray, np.ndarray]:
-    """This rank's records: every size-th one. Shapes: (records, 65), with a column of ones; (records,)."""
+    """Read this rank's records of a channel: every ``comm.size``-th record, beginning with record ``comm.rank``.
+
+    Returns:
+        The images, with a last column of ones, and the labels. Shapes: (records, 65); (records,).
+    """
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
         raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
@@ -97,14 +108,14 @@ def read_shard(folder: Path, comm: MPI.Comm) -> tuple[np.ndarray, np.ndarray]:
 
 
 def total(comm: MPI.Comm, values: np.ndarray) -> np.ndarray:
-    """The sum over all ranks."""
+    """Return the sum of each value over all ranks. All ranks must call this function."""
     summed = np.empty_like(values)
     comm.Allreduce(values, summed, op=MPI.SUM)
     return summed
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the weights in SageMaker's folder."""
+    """Train, and save the weights in SageMaker's folder."""
     comm = MPI.COMM_WORLD
     print(
         f"rank {comm.rank} of {comm.size} on {os.environ.get('SM_CURRENT_HOST', MPI.Get_processor_name())}", flush=True
@@ -135,14 +146,14 @@ def main(options: argparse.Namespace) -> None:
 
 
 def evaluate(comm: MPI.Comm, folder: Path, weights: np.ndarray) -> float:
-    """The accuracy over all ranks' records."""
+    """Return the accuracy, from 0 to 1, over the records of all ranks. All ranks must call this function."""
     images, labels = read_shard(folder, comm)
     correct, seen = total(comm, np.array([((images @ weights).argmax(axis=1) == labels).sum(), len(labels)], float))
     return float(correct / seen)
 
 
 def save(weights: np.ndarray, options: argparse.Namespace) -> None:
-    """Writes the weights. Shape: (65, 10)."""
+    """Write the weights, of shape (65, 10), to ``weights.npy`` in SageMaker's folder or ``--model_dir``."""
     directory = os.environ.get("SM_MODEL_DIR") or options.model_dir
     if not directory:
         print("neither SM_MODEL_DIR nor --model_dir is set: the model is not saved", flush=True)

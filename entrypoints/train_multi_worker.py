@@ -1,9 +1,9 @@
-"""Trains a digits classifier with TensorFlow's MultiWorkerMirroredStrategy, as a script for SageMaker does it.
+"""Train a digits classifier with TensorFlow's MultiWorkerMirroredStrategy, in an ordinary script for SageMaker.
 
-It knows nothing of fleetfit: each process finds its place in TF_CONFIG, as in TensorFlow's guide, "Multi-worker
-training with Keras". Without TF_CONFIG it trains in one process.
+The script does not use fleetfit. Each process reads its task from TF_CONFIG, as in TensorFlow's guide "Multi-worker
+training with Keras". Without TF_CONFIG, the script trains in one process.
 
-It prints, once per epoch, what metric definitions can pick up::
+Once per epoch, the chief prints a line with values for metric definitions such as these::
 
     - loss: ([0-9.]+)    - accuracy: ([0-9.]+)    - val_loss: ([0-9.]+)    - val_accuracy: ([0-9.]+)
 """
@@ -19,10 +19,10 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-# Under Keras 3, fit() cannot handle this strategy's values. It must be set before TensorFlow is imported.
+# With Keras 3, fit() does not support this strategy. This variable must be set before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Same sums in the same order on every machine, and a log without a remark about it.
+# Without oneDNN, sums have the same order on every machine, and TensorFlow prints no message about this order.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow as tf
@@ -33,7 +33,7 @@ SHUFFLE_BUFFER = 4096
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and worker")
@@ -53,7 +53,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def read(folder: Path) -> tf.data.Dataset:
-    """All records of a channel: pairs of image (64 floats) and label (int64)."""
+    """Return all records of a channel, as pairs of an image (64 floats) and a label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
         raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
@@ -70,12 +70,12 @@ def read(folder: Path) -> tf.data.Dataset:
 
 
 def count(dataset: tf.data.Dataset) -> int:
-    """The number of records."""
+    """Return the number of records. All records are read."""
     return int(dataset.reduce(0, lambda total, _: total + 1))
 
 
 def build_model() -> tf.keras.Model:
-    """A small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
+    """Return a small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -92,8 +92,8 @@ def build_model() -> tf.keras.Model:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model in SageMaker's folder."""
-    # The strategy comes first: it starts the server through which the workers talk.
+    """Train, and save the model in SageMaker's folder."""
+    # Create the strategy first, because it starts the server through which the workers communicate.
     strategy = tf.distribute.MultiWorkerMirroredStrategy()
     task = json.loads(os.environ.get("TF_CONFIG") or "{}").get("task", {"type": "worker", "index": 0})
     is_chief = task["type"] == "chief" or task["index"] == 0
@@ -108,7 +108,8 @@ def main(options: argparse.Namespace) -> None:
         mine = training.shard(context.num_input_pipelines, context.input_pipeline_id).cache()
         return mine.shuffle(SHUFFLE_BUFFER, seed=options.seed).repeat().batch(options.batch_size).prefetch(2)
 
-    # Every worker evaluates the same batches: the mean over them is that over the records.
+    # Every worker evaluates the same single batch with all records. The mean over the workers is thus the mean over the
+    # records.
     whole = tf.data.Options()
     whole.experimental_distribute.auto_shard_policy = tf.data.experimental.AutoShardPolicy.OFF
     validation = validation.batch(count(validation)).with_options(whole)
@@ -131,7 +132,11 @@ def main(options: argparse.Namespace) -> None:
 
 
 def save(model: tf.keras.Model, options: argparse.Namespace, *, is_chief: bool) -> None:
-    """Writes a SavedModel. All workers must take part in it, each in a folder of its own; only the chief's stays."""
+    """Write a SavedModel. All workers must call this function, because they communicate while they save.
+
+    The chief writes to SageMaker's folder or ``--model_dir``. Every other worker writes to a temporary folder, which is
+    then removed.
+    """
     directory = os.environ.get("SM_MODEL_DIR") or options.model_dir
     if not directory:
         print("neither SM_MODEL_DIR nor --model_dir is set: the model is not saved", flush=True)

@@ -1,11 +1,11 @@
-"""Trains a digits classifier with parameter servers and a ClusterCoordinator, as a script for SageMaker does it.
+"""Train a digits classifier with parameter servers and a ClusterCoordinator, in an ordinary script for SageMaker.
 
-It knows nothing of fleetfit: each process finds its task in TF_CONFIG, as in TensorFlow's guide, "Parameter server
-training with ParameterServerStrategy". Servers and workers serve; the chief schedules steps on the workers, which
-apply them to the servers' variables asynchronously. Nothing in TensorFlow ends the servers: whoever started them does,
-when the chief has ended.
+The script does not use fleetfit. Each process reads its task from TF_CONFIG, as in TensorFlow's guide "Parameter server
+training with ParameterServerStrategy". The chief schedules steps on the workers. The workers update the variables on
+the parameter servers asynchronously. TensorFlow does not end parameter servers and workers. Their launcher must end
+these processes after the chief has ended.
 
-The chief prints, once per epoch, what metric definitions can pick up::
+Once per epoch, the chief prints a line with values for metric definitions such as these::
 
     - loss: ([0-9.]+)    samples_per_second: ([0-9.]+)    val_accuracy: ([0-9.]+)
 """
@@ -20,10 +20,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-# Under Keras 3 the optimizer's iteration counter loses updates. It must be set before TensorFlow is imported.
+# With Keras 3, the optimizer's iteration counter loses updates. Set this variable before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Same sums in the same order on every machine, and a log without a remark about it.
+# Without oneDNN, sums have the same order on every machine, and TensorFlow prints no message about this order.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow as tf
@@ -31,12 +31,12 @@ import tensorflow as tf
 PIXELS = 64
 CLASSES = 10
 SHUFFLE_BUFFER = 4096
-# A server needs more threads than there are workers, which wait for it at the same time.
+# A server needs more threads than the number of workers, because all workers may wait for it at the same time.
 SPARE_THREADS = 2
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=32, help="records per step of each worker")
@@ -51,7 +51,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def read(folder: Path) -> tf.data.Dataset:
-    """All records of a channel: pairs of image (64 floats) and label (int64)."""
+    """Return all records of a channel, as pairs of an image (64 floats) and a label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
         raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
@@ -68,12 +68,12 @@ def read(folder: Path) -> tf.data.Dataset:
 
 
 def count(dataset: tf.data.Dataset) -> int:
-    """The number of records."""
+    """Return the number of records. All records are read."""
     return int(dataset.reduce(0, lambda total, _: total + 1))
 
 
 def build_model() -> tf.keras.Model:
-    """A small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
+    """Return a small convolutional network. Input shape: (batch, 64); output: (batch, 10) logits."""
     layers = tf.keras.layers
     return tf.keras.Sequential(
         [
@@ -90,7 +90,7 @@ def build_model() -> tf.keras.Model:
 
 
 def serve(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> None:
-    """What servers and workers do, until they are ended."""
+    """Run a parameter server or a worker until this process is killed."""
     config = tf.compat.v1.ConfigProto()
     config.inter_op_parallelism_threads = len(resolver.cluster_spec().as_dict()["worker"]) + SPARE_THREADS
     server = tf.distribute.Server(
@@ -104,7 +104,7 @@ def serve(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver) -> N
 
 
 def coordinate(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver, options: argparse.Namespace) -> None:
-    """What the chief does: schedules the steps, evaluates, and saves the model."""
+    """Run the chief: schedule the steps on the workers, evaluate after each epoch, and save the model."""
     workers = len(resolver.cluster_spec().as_dict()["worker"])
     strategy = tf.distribute.ParameterServerStrategy(resolver)
     coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
@@ -113,7 +113,7 @@ def coordinate(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver,
         model = build_model()
         optimizer = tf.keras.optimizers.Adam(options.learning_rate)
         optimizer.build(model.trainable_variables)
-    # Without reduction: what a strategy's workers have in common is the script's affair.
+    # Without reduction, because within a strategy's scope the script must compute the mean over a batch itself.
     loss_object = tf.keras.losses.SparseCategoricalCrossentropy(
         from_logits=True, reduction=tf.keras.losses.Reduction.NONE
     )
@@ -158,7 +158,11 @@ def coordinate(resolver: tf.distribute.cluster_resolver.TFConfigClusterResolver,
 
 
 def make_accuracy(folder: Path) -> Callable[[tf.keras.Model], float]:
-    """A function that evaluates a copy of the servers' model in this process, so that every record counts once."""
+    """Return a function that returns a model's accuracy, from 0 to 1, over all records of a channel.
+
+    The function copies the model from the parameter servers and evaluates the copy in this process. Every record thus
+    counts exactly once.
+    """
     records = read(folder)
     images, labels = next(iter(records.batch(count(records))))
     copy = build_model()
@@ -172,7 +176,10 @@ def make_accuracy(folder: Path) -> Callable[[tf.keras.Model], float]:
 
 
 def save(model: tf.keras.Model, options: argparse.Namespace) -> None:
-    """Writes a SavedModel of a copy: the servers would write their own variables, each on its own host."""
+    """Write a SavedModel of a local copy of the model to SageMaker's folder or ``--model_dir``.
+
+    The original model cannot be saved here, because each parameter server would write its variables on its own host.
+    """
     directory = os.environ.get("SM_MODEL_DIR") or options.model_dir
     if not directory:
         print("neither SM_MODEL_DIR nor --model_dir is set: the model is not saved", flush=True)
@@ -184,7 +191,7 @@ def save(model: tf.keras.Model, options: argparse.Namespace) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Does what this process's task is."""
+    """Run this process's task from TF_CONFIG: a parameter server, a worker, or the chief."""
     if "chief" not in json.loads(os.environ.get("TF_CONFIG") or "{}").get("cluster", {}):
         raise SystemExit(
             "TF_CONFIG names no cluster with a chief. Start this script with a parameter_server distribution"

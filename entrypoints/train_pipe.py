@@ -1,9 +1,10 @@
-"""Trains a digits classifier on channels in Pipe mode, under every strategy, and under none.
+"""Train a digits classifier on a channel in Pipe mode, with any strategy or in one process.
 
-It needs a job: ``TrainingInput(…, input_mode="Pipe")``. The channels may be FullyReplicated or ShardedByS3Key; nothing
-in here depends on it. Records come from the channel's FIFO and are never on this host's disk.
+The script runs only in a job with ``TrainingInput(…, input_mode="Pipe")``. The channel may be FullyReplicated or
+ShardedByS3Key. Records are read from the channel's FIFO, and are not stored on the host's disk.
 
-Parameter servers count steps instead of epochs, and a stream cannot be counted without reading it: give ``--records``.
+With parameter servers, set ``--records``: they need the number of steps per epoch, which the script cannot compute from
+a stream without reading the stream.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-# Parameter servers need tf_keras. It must be chosen before TensorFlow is imported.
+# Parameter servers need tf_keras. This variable must be set before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -29,7 +30,7 @@ CLASSES = 10
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
@@ -50,7 +51,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    """Train, and save the model and the checkpoints in SageMaker's folders."""
     cluster = distributed.init()
 
     keras = tf.keras
@@ -58,9 +59,9 @@ def main(options: argparse.Namespace) -> None:
     def read() -> tf.data.Dataset:
         return PipeModeDataset(options.channel, record_format="TFRecord")
 
-    @distributed.vectorized  # small records are parsed many at once
+    @distributed.vectorized  # each call parses many small records
     def parse(records: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Returns images (64 floats each) and labels (int64)."""
+        """Return the images and labels of serialized records. Shapes: (records, 64), float32; (records,), int64."""
         example = tf.io.parse_example(
             records,
             {
@@ -88,7 +89,8 @@ def main(options: argparse.Namespace) -> None:
         model.compile(
             optimizer=cluster.optimizer(keras.optimizers.Adam(cluster.scale(options.learning_rate))),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
-            # Weighted: a rank that is short of records gives copies of weight zero. Parameter servers have none.
+            # A rank that has too few records adds copies with weight 0, so the metric must be weighted. With parameter
+            # servers, there are no weights.
             **{"metrics" if cluster.coordinates else "weighted_metrics": ["accuracy"]},
         )
     steps = None

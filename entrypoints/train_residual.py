@@ -1,6 +1,6 @@
-"""Trains a small residual network on digits with ``cluster.fit``, for experiments with a changing number of workers.
+"""Train a small residual network on digits with ``cluster.fit``, for experiments with a changing number of workers.
 
-Each worker has a batch of its own; the learning rate grows and shrinks with the workers.
+The batch size of each worker is constant. The learning rate is proportional to the number of workers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ CLASSES = 10
 
 
 def parse_arguments() -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=21)
     parser.add_argument("--batch-size", type=int, default=16, help="records per step of each worker")
@@ -39,7 +39,15 @@ def parse_arguments() -> argparse.Namespace:
 
 
 def build(keras: Any, *, filters: int, blocks: int) -> Any:
-    """A convolution, residual blocks of two each, and a classifier of the mean over the image."""
+    """Return the residual network. Input shape: (batch, 64); output: (batch, 10) probabilities.
+
+    The network has a convolution, residual blocks of two convolutions each, global average pooling, and a dense layer.
+
+    Args:
+        keras: The Keras module.
+        filters: The number of filters of each convolution.
+        blocks: The number of residual blocks.
+    """
     layers = keras.layers
 
     def convolution(value: Any) -> Any:
@@ -56,7 +64,7 @@ def build(keras: Any, *, filters: int, blocks: int) -> Any:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and reports the accuracy and the number of workers after each epoch."""
+    """Train, and report the accuracy and the number of workers after each epoch."""
     cluster = distributed.init()
 
     keras = tf.keras
@@ -94,7 +102,8 @@ def main(options: argparse.Namespace) -> None:
     cluster.fit(
         model,
         lambda: read(options.train),
-        # The batch of the workers that the job was planned for; on_resize="scale_rate" leaves each of them its share.
+        # The batch size of all workers together, with as many workers as the job is planned for. With the default
+        # on_resize="scale_rate", each worker keeps its batch size when the number of workers changes.
         global_batch_size=options.batch_size * round(cluster.scale(1)),
         epochs=options.epochs,
         validation=lambda: read(options.validation),

@@ -1,9 +1,9 @@
-"""Trains a digits classifier in TensorFlow 1's style, with Horovod if the job's strategy is MPI, else without.
+"""Train a digits classifier in the style of TensorFlow 1. If the job's strategy is MPI, use Horovod.
 
-It knows nothing of fleetfit. As scripts of that time on SageMaker do it, it looks into SM_FRAMEWORK_PARAMS for
-whether MPI is on, and trains in a MonitoredTrainingSession, with Horovod's BroadcastGlobalVariablesHook.
+The script does not use fleetfit. Like SageMaker scripts for TensorFlow 1, it reads from SM_FRAMEWORK_PARAMS whether MPI
+is enabled, and trains in a MonitoredTrainingSession. With MPI, the session has Horovod's BroadcastGlobalVariablesHook.
 
-Rank 0 prints what metric definitions can pick up::
+Rank 0 prints lines with values for metric definitions such as these::
 
     loss: ([0-9.]+)    val_accuracy: ([0-9.]+)
 """
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-# Same sums in the same order on every machine, and a log without a remark about it.
+# Without oneDNN, sums have the same order on every machine, and TensorFlow prints no message about this order.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
 
 import tensorflow.compat.v1 as tf
@@ -36,7 +36,7 @@ SHUFFLE_BUFFER = 4096
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=600, help="steps of all ranks together; each rank does its share")
     parser.add_argument("--batch-size", type=int, default=32, help="records per step and rank")
@@ -56,7 +56,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def read(folder: Path) -> tf.data.Dataset:
-    """All records of a channel: pairs of image (64 floats) and label (int64)."""
+    """Return all records of a channel, as pairs of an image (64 floats) and a label (int64)."""
     files = sorted(str(path) for path in folder.glob("*.tfrecord"))
     if not files:
         raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
@@ -73,7 +73,10 @@ def read(folder: Path) -> tf.data.Dataset:
 
 
 def build_logits(images: tf.Tensor) -> tf.Tensor:
-    """A network with one hidden layer. Shapes: (batch, 64) to (batch, 10)."""
+    """Return the logits of a network with one hidden layer. Input shape: (batch, 64); output: (batch, 10).
+
+    All calls use the same weights.
+    """
     with tf.variable_scope("model", reuse=tf.AUTO_REUSE):
         scale = tf.initializers.glorot_uniform()
         hidden = tf.nn.relu(
@@ -86,19 +89,23 @@ def build_logits(images: tf.Tensor) -> tf.Tensor:
 
 
 class Evaluate(tf.train.SessionRunHook):
-    """Prints the accuracy when the session ends."""
+    """A hook that prints the accuracy when the session ends."""
 
     def __init__(self, accuracy: tf.Tensor) -> None:
-        """Takes the tensor of the accuracy over all validation records."""
+        """Create the hook.
+
+        Args:
+            accuracy: The tensor of the accuracy over all validation records.
+        """
         self._accuracy = accuracy
 
     def end(self, session: tf.Session) -> None:
-        """Computes it with the last weights."""
+        """Compute the accuracy with the last weights, and print it."""
         print(f"val_accuracy: {session.run(self._accuracy):.4f}", flush=True)
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves checkpoints in SageMaker's model folder."""
+    """Train, and save checkpoints in SageMaker's model folder. Only rank 0 saves checkpoints."""
     tf.disable_eager_execution()
     # 1. Initialize.
     if USES_MPI:
@@ -106,11 +113,11 @@ def main(options: argparse.Namespace) -> None:
     rank, size = (hvd.rank(), hvd.size()) if USES_MPI else (0, 1)
     print(f"rank {rank} of {size}, {'with' if USES_MPI else 'without'} MPI", flush=True)
 
-    tf.set_random_seed(options.seed + rank)  # the broadcast makes the weights equal
+    tf.set_random_seed(options.seed + rank)  # rank 0's weights replace those of the other ranks
     training = read(options.train).shard(size, rank).shuffle(SHUFFLE_BUFFER, seed=options.seed)
     images, labels = tf.data.make_one_shot_iterator(training.repeat().batch(options.batch_size)).get_next()
     loss = tf.losses.sparse_softmax_cross_entropy(labels, build_logits(images))
-    # All at once: fewer than one batch of this size.
+    # The batch contains all records, because they are fewer than the batch size.
     held_out = read(options.validation).batch(1 << 20).repeat()
     held_images, held_labels = tf.data.make_one_shot_iterator(held_out).get_next()
     found = tf.argmax(build_logits(held_images), axis=1)
@@ -121,7 +128,7 @@ def main(options: argparse.Namespace) -> None:
     config.gpu_options.allow_growth = True
     if USES_MPI:
         config.gpu_options.visible_device_list = str(hvd.local_rank())
-    # 3. Scale the learning rate by the ranks. 4. Average the gradients.
+    # 3. Multiply the learning rate by the number of ranks. 4. Average the gradients.
     optimizer = tf.train.AdamOptimizer(options.learning_rate * size)
     if USES_MPI:
         optimizer = hvd.DistributedOptimizer(optimizer)
@@ -131,12 +138,12 @@ def main(options: argparse.Namespace) -> None:
     steps = max(1, options.steps // size)
     hooks = [tf.train.StopAtStepHook(last_step=steps)]
     if USES_MPI:
-        # 5. Start everywhere from rank 0's weights.
+        # 5. Start every rank with rank 0's weights.
         hooks.append(hvd.BroadcastGlobalVariablesHook(0))
     if rank == 0:
         hooks.append(tf.train.LoggingTensorHook({"loss": loss, "step": step}, every_n_iter=max(1, steps // 5)))
         hooks.append(Evaluate(accuracy))
-    # 6. Checkpoints on rank 0 only.
+    # 6. Save checkpoints only on rank 0.
     directory = options.model_dir if rank == 0 else None
     tf.logging.set_verbosity(tf.logging.INFO)
     with tf.train.MonitoredTrainingSession(checkpoint_dir=directory, config=config, hooks=hooks) as session:

@@ -1,7 +1,8 @@
-"""Trains a small and a big network on random images, timed: how much computing there is for each byte of gradients.
+"""Train a small or a big network on random images, to measure the speed of networks with different sizes of gradients.
 
-``small`` is Inception v1-like: branches of convolutions, few parameters, many small gradients. ``big`` is VGG-like: few
-layers, and most parameters in one fully connected one. Both are scaled down; nothing is learned.
+The network ``small`` resembles Inception v1: it has branches of convolutions, few parameters, and many small gradients.
+The network ``big`` resembles VGG: it has few layers, and most of its parameters are in one fully connected layer. Both
+networks are smaller than the originals. The labels are random, so the accuracy has no meaning.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-# Parameter servers need tf_keras. It must be chosen before TensorFlow is imported.
+# Parameter servers need tf_keras. This variable must be set before TensorFlow is imported.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
@@ -27,19 +28,19 @@ MODELS = {
     "small": "3 inception blocks of 4 branches, global average pooling",
     "big": "4 convolutions, then fully connected layers of 512 and 256",
 }
-#: As the models below have them.
+#: The number of parameters of each network.
 PARAMETERS = {"small": 21_132, "big": 2_257_466}
 
 SIDE = 32
 CLASSES = 10
 RECORDS = 256
-#: Few, since a step may take seconds on a slow link.
+#: The number of steps before the measurement. It is small, because a step may take seconds on a slow network.
 WARM_UP = 2
 EPOCHS = 2
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments."""
+    """Parse the hyperparameters. Unknown arguments are ignored."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=sorted(MODELS), default="small")
     parser.add_argument("--batch-size", type=int, default=16, help="records per step of each process")
@@ -50,7 +51,10 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def small(keras: Any) -> Any:
-    """Branches of 1 × 1, 3 × 3 and 5 × 5 convolutions and pooling, joined, three times."""
+    """Return the network ``small``. Input shape: (batch, 32, 32, 3); output: (batch, 10) logits.
+
+    The network has three blocks. A block joins four branches: 1 × 1, 3 × 3 and 5 × 5 convolutions, and pooling.
+    """
     layers = keras.layers
 
     def convolution(units: int, size: int, before: Any) -> Any:
@@ -70,7 +74,10 @@ def small(keras: Any) -> Any:
 
 
 def big(keras: Any) -> Any:
-    """Convolutions and pooling, then large fully connected layers."""
+    """Return the network ``big``. Input shape: (batch, 32, 32, 3); output: (batch, 10) logits.
+
+    The network has convolutions and pooling, then large fully connected layers.
+    """
     layers = keras.layers
     return keras.Sequential(
         [
@@ -90,7 +97,7 @@ def big(keras: Any) -> Any:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains as many steps as fit into the time."""
+    """Train for about ``--seconds`` seconds. A few first steps show how many steps fit into this time."""
     cluster = distributed.init()
 
     keras = tf.keras
@@ -108,7 +115,7 @@ def main(options: argparse.Namespace) -> None:
             optimizer=cluster.optimizer(keras.optimizers.SGD(0.001), compression=compression),
             loss=keras.losses.SparseCategoricalCrossentropy(from_logits=True),
         )
-    # With parameter servers each worker makes steps of its own, with a batch of its own.
+    # With parameter servers, each worker runs its own steps with its own batches.
     at_once = cluster.size if cluster.coordinates else 1
     batch_size = options.batch_size if cluster.coordinates else options.batch_size * cluster.size
     batches = cluster.dataset(records, global_batch_size=batch_size, repeat=True)
@@ -117,7 +124,7 @@ def main(options: argparse.Namespace) -> None:
     began = time.perf_counter()
     model.fit(batches, epochs=1, steps_per_epoch=steps, verbose=0)
     step_s = (time.perf_counter() - began) / steps
-    # All ranks make as many steps as rank 0 thinks fit.
+    # All ranks run the number of steps that rank 0 has computed.
     steps = cluster.broadcast_object(max(steps, int(options.seconds / EPOCHS / step_s)))
     model.fit(
         batches, epochs=EPOCHS, steps_per_epoch=steps, callbacks=cluster.callbacks(),

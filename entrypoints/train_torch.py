@@ -1,7 +1,7 @@
-"""Trains a digits classifier with PyTorch: by torch.distributed, as torchrun starts it, or in one process.
+"""Train a digits classifier with PyTorch, with torch.distributed or in one process.
 
-The strategy is whatever the job's ``distribution`` says: nothing in here depends on it. The same file runs by hand,
-with ``torchrun --nproc-per-node 2 entrypoints/train_torch.py``, or alone.
+The job's ``distribution`` selects the strategy. The code does not depend on the strategy. The script also runs without
+a job: with ``torchrun --nproc-per-node 2 entrypoints/train_torch.py``, or in one process.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLASSES = 10
 
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Hyperparameters come as arguments; folders come from SageMaker's environment."""
+    """Parse the hyperparameters and the folders. SageMaker's environment variables name the default folders."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--batch-size", type=int, default=64, help="number of records in one step of all ranks")
@@ -41,7 +41,7 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 
 def read(folder: Path) -> torch.utils.data.TensorDataset:
-    """Images of 1 x 8 x 8 pixels, and their labels."""
+    """Return the images and labels of a channel. Shapes: (records, 1, 8, 8); (records,)."""
     files = sorted(folder.glob("*.tfrecord"))
     if not files:
         raise SystemExit(f"{folder} has no *.tfrecord files. To make some, run entrypoints/prepare_digits.py")
@@ -51,7 +51,7 @@ def read(folder: Path) -> torch.utils.data.TensorDataset:
 
 
 def make_model() -> torch.nn.Module:
-    """That of ``train.py``."""
+    """Return the network of ``train.py``. Input shape: (batch, 1, 8, 8); output: (batch, 10) logits."""
     nn = torch.nn
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.Conv2d(16, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
@@ -60,7 +60,7 @@ def make_model() -> torch.nn.Module:
 
 
 def main(options: argparse.Namespace) -> None:
-    """Trains, and leaves the model and checkpoints in SageMaker's folders."""
+    """Train, and save the model and the checkpoints in SageMaker's folders."""
     cluster = distributed.init(framework="torch")
     torch.manual_seed(options.seed)
     loss_of = torch.nn.CrossEntropyLoss()
@@ -103,7 +103,10 @@ def main(options: argparse.Namespace) -> None:
 
 @torch.no_grad()
 def evaluate(cluster: distributed.TorchCluster, model: torch.nn.Module, records: torch.utils.data.Dataset) -> float:
-    """The share of right answers over all records, of which each rank looks at its own."""
+    """Return the accuracy, from 0 to 1, over all records. Each rank evaluates its own part of the records.
+
+    All ranks must call this function.
+    """
     model.eval()
     images, labels = records[cluster.rank :: cluster.size]
     right = (model(images.to(cluster.device)).argmax(1) == labels.to(cluster.device)).sum()

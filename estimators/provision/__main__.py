@@ -1,8 +1,8 @@
 """Create or update the environment, and print the progress (command ``python3 -m estimators.provision``).
 
-Any Python 3 can run the first lines, so that an old Python prints a message instead of a SyntaxError. ``python3
-estimators/provision`` does the same, but runs these lines without importing ``estimators`` first, which the oldest
-Pythons cannot parse.
+Any Python 3 can run the first lines, so that an old Python prints a message instead of a SyntaxError. The oldest
+Pythons cannot parse the package ``estimators``, which ``python3 -m estimators.provision`` imports first. For these
+Pythons, use ``python3 estimators/provision``, which runs this file without importing the package.
 """
 
 # ruff: noqa: UP031, UP036

@@ -155,7 +155,8 @@ class _Step:
             again.
         packages: The distributions that the step installs.
         run: The function that runs the step.
-        there: Whether those results of the step exist that are not distributions, such as a compiled library.
+        there: Whether the step's results besides the installed distributions are usable. False if a compiled library is
+            missing or does not support the frameworks. The step then runs again.
     """
 
     name: str
@@ -240,7 +241,7 @@ _CUDA_PACKAGES = re.compile(r"\bnvidia-[\w-]+==")
 def _with_small_torch(
     options: ProvisionOptions, installation: Installation, progress: StepProgress
 ) -> tuple[ProvisionOptions, Installation]:
-    """Choose the build of PyTorch for this machine. Return the options and the installation that install this build.
+    """Choose the build of PyTorch for this machine. Return the options and the installation with which to install it.
 
     Without a GPU, a build without CUDA is chosen. If no such build is available and PyTorch was requested as an extra,
     the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not installed, and a note is printed.
@@ -399,7 +400,7 @@ def _steps(
             installation.install(wanted, log="packages", options=settings, progress=progress)
 
     def horovod_fits() -> bool:
-        """Return whether the installed Horovod supports all requested frameworks. Return True if none is installed.
+        """Return whether the installed Horovod supports all requested frameworks. Without Horovod, return True.
 
         Since the last run, the user may have built Horovod for other frameworks.
         """

@@ -217,14 +217,14 @@ def install(
 
 
 def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
-    """Return the cached wheel that is most suitable for an installation, or None if the cache has no suitable wheel.
+    """Return the cached wheel that is most suitable for an installation, or None if the cache has no wheel for it.
 
     Args:
         installation: The environment.
         cache: The cache.
         frameworks: The frameworks that the wheel should support. A wheel that supports more frameworks is also
-            suitable. If there is no suitable wheel, the wheel of the installed Horovod, or else a wheel for one of the
-            frameworks, is returned. With such a wheel, a host can at least report which framework is missing.
+            suitable. If the cache has no such wheel, the wheel of the installed Horovod is returned, or else a wheel
+            for one of the frameworks. With such a wheel, a host can at least report which framework is missing.
     """
     both, installed = tuple(strategies.FRAMEWORKS), tuple(horovod_builds.built_for([installation.packages]))
     for wanted in (frameworks, both, installed, *((name,) for name in frameworks)):

@@ -242,9 +242,12 @@ class Installation:
     def _marked(self, command: str, requirements: Sequence[str]) -> Iterator[None]:
         """Mark the required packages as unfinished while uv runs.
 
-        The mark stays if this process is killed, or if uv fails after it has changed the environment. Then only a
-        successful installation of the same packages removes the mark. A removal takes the names of the removed packages
-        from the mark, but the next installation still has to repair their dependencies.
+        The mark is a file with the names of the packages. The file stays if this process is killed, or if uv fails
+        after it has changed the environment. The next installation then reinstalls its packages.
+
+        After success, these names are deleted from the file, and a file without names is removed. There is one
+        exception: if a removal deletes the last names of an earlier mark, the empty file stays until the next
+        installation, because dependencies of the removed packages may still be incomplete.
         """
         before = self._unfinished()
         names = {named(requirement) for requirement in requirements}

@@ -2,7 +2,7 @@
 
 The checkout's file ``constraints.txt`` contains exact versions, whereas fleetfit's package metadata contains only
 ranges. The environment of a checkout has exactly the tested versions. Therefore a new release of a package cannot break
-it.
+the environment.
 """
 
 from __future__ import annotations

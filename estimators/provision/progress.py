@@ -21,7 +21,7 @@ class ProgressDisplay:
     """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
-        """Set the text about what the running step currently does. The last text remains as the step's result."""
+        """Set the text that says what the running step does now. After the step, its last text stays on display."""
 
     def note(self, text: str) -> None:
         """Show a note to the user."""

@@ -1,4 +1,4 @@
-"""Install uv, with which environments are created, into the cache with pip. Translate pip's settings for uv."""
+"""Install uv into the cache with pip, and translate pip's settings for uv. uv creates the environments."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _SETTINGS = {
     "timeout": ("UV_HTTP_TIMEOUT", " "),
     "retries": ("UV_HTTP_RETRIES", " "),
 }
-# Variables that would install packages outside of the environment.
+# Variables that make pip or uv install packages outside of the environment, or that change how packages are built.
 MISLEADING = (
     *("PIP_TARGET", "PIP_PREFIX", "PIP_ROOT", "PIP_USER", "PIP_REQUIRE_VIRTUALENV", "PIP_PYTHON"),
     *("UV_PYTHON", "UV_SYSTEM_PYTHON", "UV_TARGET", "UV_PREFIX", "UV_WORKING_DIRECTORY", "UV_PROJECT"),
@@ -128,7 +128,7 @@ def translated(listed: str) -> dict[str, str]:
 
 
 def without_misleading(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return environment variables without the variables that would install packages outside of the environment."""
+    """Return the given environment variables without those in :data:`MISLEADING`, such as ``PIP_TARGET``."""
     return {name: value for name, value in environ.items() if name not in MISLEADING}
 
 

@@ -59,7 +59,7 @@ def _dotted(version: tuple[int, ...]) -> str:
 
 
 def check_ownership(prefix: Path, *, ours: bool) -> bool:
-    """Return whether a folder contains a usable venv that the user has created, so that it is not created again.
+    """Return whether a folder is a usable venv that the user has created. fleetfit does not replace such a venv.
 
     Args:
         prefix: The folder.

@@ -37,7 +37,7 @@ class WheelCache:
         return None
 
     def publish(self, key: str, wheel: Path) -> Path:
-        """Put a wheel into the cache. It replaces the previous wheel of the same key.
+        """Put a copy of a wheel into the cache. The copy replaces the previous wheel of the same key.
 
         Other processes find either the old or the complete new wheel. The caller must hold :meth:`lock`.
 

@@ -40,9 +40,7 @@ def number(data: Mapping[str, Any], name: str) -> int:
 
 
 def words(event: Event) -> list[tuple[str, str]]:
-    """Return the texts that describe an event of an elastic job, as pairs of a label and a text.
-
-    The labels are for plots.
+    """Return the descriptions of an event of an elastic job, as pairs of a label for plots and a text.
 
     Return an empty list for any other event, and for the first start of the workers.
     """
@@ -67,7 +65,7 @@ def words(event: Event) -> list[tuple[str, str]]:
 
 
 class Restores:
-    """A filter that finds the first of the ``restored`` events of each restore.
+    """A filter that finds the first ``restored`` event of each restore.
 
     In a restore, every rank returns to the last commit and reports one such event.
     """

@@ -24,9 +24,9 @@ def log_stem(process: str | None) -> str:
 
 
 def process_of(stem: str) -> str | None:
-    """Return the name of the process whose log file has a stem, such as ``rank 3`` for ``rank-3``.
+    """Return the name of the process whose log file is ``<stem>.log``, such as ``rank 3`` for ``rank-3``.
 
-    Return None for the host's toolkit.
+    Return None for ``toolkit``, the log of the program that starts the host's processes.
     """
     if stem == "toolkit":
         return None

@@ -352,9 +352,9 @@ class ProcessLog:
         return passed
 
     def look(self) -> tuple[list[tuple[int, int]], bool]:
-        """Return the time and the end offset of each unread piece, and whether even more pieces follow.
+        """Return the times and end offsets of the first unread pieces, and whether more unread pieces follow them.
 
-        Nothing is marked as read.
+        The pieces stay unread.
         """
         start = self._pieces * _TIME.size
         if size_of(self._times) - start < _TIME.size:

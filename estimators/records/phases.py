@@ -11,11 +11,11 @@ PHASES = ("launch", "import", "rendezvous", "first_step", "training", "teardown"
 
 
 def phases(events: Iterable[Event]) -> dict[str, float | None]:
-    """Return the duration of each phase of the last attempt, in seconds.
+    """Return the duration of each phase of the last attempt in seconds, by the phase's name.
 
     The value is None for a phase without an event.
 
-    Each phase begins where the previous phase ends. The events in the column on the right end the phases:
+    Each phase begins where the previous phase ends. The table says when each phase ends:
 
     =============  =====================================================================================
     launch         from the job's creation (a later attempt: its first event) until its ranks were started

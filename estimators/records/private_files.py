@@ -33,6 +33,10 @@ def explained(path: Path, verb: str) -> Iterator[None]:
     """Convert an OSError, such as a full disk, to a :class:`RecordError` that names the file and a remedy.
 
     A FileNotFoundError is not converted, because only the caller knows what a missing file means.
+
+    Args:
+        path: The file that the block reads or writes.
+        verb: What the block does with the file, for the error message, such as ``write``.
     """
     try:
         yield
@@ -76,7 +80,7 @@ def reserve(path: Path) -> None:
 def give_back(reserved: Path) -> bool:
     """Free half of the reserved space.
 
-    Keep the rest for a second try, because another program may use the freed space first.
+    Keep the other half for another call, because another program may use the freed space first.
 
     Returns:
         Whether any space was freed. False if no reserved space was left.

@@ -21,7 +21,7 @@ Numbering = Callable[[str, "str | None"], "int | None"]
 
 
 def numbering(spec: TrainingJobSpec) -> Numbering:
-    """Return a function that returns the rank of each process of a job, as :mod:`container.launchers` does.
+    """Return a function that maps the processes of a job to the ranks that :mod:`container.launchers` gives them.
 
     Args:
         spec: The job.
@@ -46,7 +46,7 @@ def numbering(spec: TrainingJobSpec) -> Numbering:
 
 
 def of_record(record: JobRecord) -> Numbering:
-    """Return the function that returns the ranks of a recorded job's processes.
+    """Return the function that maps the processes of a recorded job to their ranks.
 
     If the record cannot be read, return :func:`by_name`.
     """

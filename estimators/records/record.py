@@ -187,7 +187,7 @@ class JobRecord:
 
     @property
     def home(self) -> Path:
-        """Return the folder that ``FLEETFIT_HOME`` names."""
+        """Return the folder that contains ``jobs/`` with this record, normally ``$FLEETFIT_HOME``."""
         return self.path.parent.parent
 
     # --- the lock ---
@@ -467,9 +467,14 @@ class JobRecord:
 def publish(staged: Path, path: Path, taken: Exception) -> None:
     """Move the folder of a new record to its final path. The move is atomic.
 
+    Args:
+        staged: The present path of the folder.
+        path: The final path.
+        taken: The error to raise if the final path already has a record.
+
     Raises:
         RecordError: the folder cannot be written.
-        Exception: ``taken``, because the path has a record. The folder has not been moved.
+        Exception: ``taken``, if the final path already has a record. The folder has not been moved.
     """
     with explained(path, "create"):
         try:

@@ -161,10 +161,12 @@ class Replica:
         return {"sizes": sizes, "made": made}
 
     def take(self, message: Message) -> None:
-        """Write the data of a message from :class:`Changes` into the copy. Messages with a status must not be passed.
+        """Write the data of a message from :class:`Changes` into the copy.
+
+        The caller handles messages with a status. This method refuses these messages.
 
         Raises:
-            RecordError: the data cannot be written, or the message is not valid for a record.
+            RecordError: the data cannot be written, or the message does not have data of a record's file.
         """
         operation, path = message.get("op"), message.get("path")
         known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))

@@ -134,9 +134,10 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the status of an ended job with a given number of billable seconds, which depends on spot prices.
+    """Return the status of an ended job with ``seconds`` as the billable time, which depends on spot prices.
 
-    The number is increased to 1 if it is lower, and limited to the training time.
+    The billable time is rounded up to whole seconds, is at least 1, and is at most the training time. A status without
+    a training time is returned unchanged.
     """
     training = status.get("TrainingTimeInSeconds")
     if training is None:

@@ -175,10 +175,10 @@ def _refusal(error: ServiceError, headers: Headers) -> Answer:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
-    """Return the paths of those members of a request that may have values that AWS does not accept.
+    """Return the paths of the request's members whose values are not checked against AWS's rules.
 
-    Only a request for a job on a local instance type has such members. Their values are checked later, when the request
-    is translated.
+    Only a request for a job on a local instance type has such members. :mod:`~estimators.service.translation` checks
+    their values later.
     """
     prefix = {"CreateTrainingJob": "", "CreateHyperParameterTuningJob": "TrainingJobDefinition"}.get(operation)
     if prefix is None:

@@ -67,7 +67,13 @@ class _Opened:
         self.count = stream.extend(over=job.over)
 
     def events(self, start: int, stop: int, *, last: bool = False) -> list[LogEvent]:
-        """Return the first events of a range, or the last ones, that fit into a response. Mask the job's secrets."""
+        """Return those events of a range that fit into a response, with the job's secrets masked.
+
+        Args:
+            start: The number of the range's first event.
+            stop: The number of the range's last event plus 1.
+            last: Whether to return the last events that fit. If False, the first events that fit are returned.
+        """
         found = self._stream.read(start, stop, most_bytes=_MOST_BYTES, last=last)
         whole = "\n".join([event.text for event in found])
         if self._mask(whole) != whole:

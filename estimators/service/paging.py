@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from estimators.service.errors import ServiceError, invalid
 
 Item = TypeVar("Item")
-#: The position of an item in a list: texts and numbers.
+#: The sort key of an item in a list: a tuple of texts and numbers.
 Key = tuple[Any, ...]
 
 
@@ -40,7 +40,7 @@ def page(
 
     Args:
         found: All items of the list, in any order.
-        key: A function that returns an item's position in the list: texts and numbers, unique for each item.
+        key: A function that returns an item's sort key: a tuple of texts and numbers, different for each item.
         request: The list request, which may contain the token of a page, the maximum number of items on the page, and
             the order.
         default: The maximum number of items on a page if the request has none.

@@ -147,8 +147,8 @@ def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> Non
 def _installed(place: EndpointFiles, address: Address) -> str:
     """Return the text of the installed file.
 
-    The text contains fleetfit's home. An endpoint of a different home may replace the file, and this endpoint must then
-    not remove it.
+    The text names the endpoint's home. If an endpoint of a different home has replaced the file, the text of the file
+    differs, and :func:`remove_sdk_config` keeps the file.
     """
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 

@@ -129,7 +129,7 @@ class EndpointQueue:
             self._tell(f"{record.name} waits: {len(self._running)} jobs are running, and the limit is {self._limit}.")
 
     def withdraw(self, name: str) -> bool:
-        """Stop a job that is still waiting. Return False if the job is not waiting."""
+        """Stop a job that is still waiting. Return True if the job was waiting, and otherwise False."""
         with self._lock:
             found = next((item for item in self._waiting if item.record.name == name), None)
             if found is None:

@@ -116,7 +116,7 @@ def verify(
     now: datetime.datetime,
     region: str = DEFAULT_REGION,
 ) -> Claim:
-    """Verify a request's signature, and return the data about it.
+    """Verify a request's signature, and return the data about the signature.
 
     Args:
         method: The HTTP method.

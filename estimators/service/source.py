@@ -28,7 +28,7 @@ def bring_source(spec: TrainingJobSpec, record: JobRecord, storage: Storage) -> 
     If the job has no code, or its code is a path of this machine, do nothing.
 
     Raises:
-        ConfigurationError: the object does not exist, is not an archive, or is not safe to unpack.
+        ConfigurationError: the archive does not exist on the S3 server, is not an archive, or is not safe to unpack.
     """
     place, program = spec.submit_directory, spec.program
     if place is None or program is None or not is_s3(place):

@@ -69,8 +69,12 @@ class _Redrawn:
     def take(self, span: Span, *, empty: bool) -> list[Span]:
         """Add the next state of the line.
 
+        Args:
+            span: The position of the state in the log.
+            empty: Whether the state has no text.
+
         Returns:
-            The states that become events.
+            The states that become events: this state, or none.
         """
         if empty:
             self.begins = self.begins or not self.settled_ns
@@ -82,11 +86,15 @@ class _Redrawn:
         return [span]
 
     def end(self, *, empty: bool) -> list[Span]:
-        """Return the states that become events when the process ends the line: the latest state, or none."""
+        """Return the states that become events when the process ends the line: the latest state, or none.
+
+        Args:
+            empty: Whether the line ends without further text.
+        """
         return [self.held] if self.held is not None and (empty or not self.begins) else []
 
     def late(self, now_ns: int) -> list[Span]:
-        """Return the latest state if no further state has followed for a second, for example when a bar pauses.
+        """Return the latest state if no state has followed for a second, for example while a progress bar pauses.
 
         Args:
             now_ns: The current time, in nanoseconds since the epoch.
@@ -107,7 +115,7 @@ class LogStream:
         record: The job's record.
         host: The name of the host.
         labelled: Whether each line begins with a label that names the process.
-        clock: A function that returns the current time in nanoseconds since the epoch, as in logs.
+        clock: A function that returns the current time in nanoseconds since the epoch.
     """
 
     def __init__(

@@ -187,7 +187,7 @@ class Training:
         """Answer a ListTrainingJobs request."""
         for member in ("WarmPoolStatusEquals", "TrainingPlanArnEquals"):
             if request.get(member) is not None:
-                return {"TrainingJobSummaries": []}  # no job here has either of them
+                return {"TrainingJobSummaries": []}  # no job here has a warm pool or a training plan
         shown, more = page(
             (job for job in self._jobs.all() if _matches(job, request)),
             _SORTED[request.get("SortBy", "CreationTime")],

@@ -112,9 +112,10 @@ class _Connection(H11Protocol):
         self._limit_headers()
 
     def _limit_headers(self) -> None:
-        """Start the time limit for headers. During a response, end the time limit.
+        """Start the time limit for the headers of the next request. While a response is sent, cancel the time limit.
 
-        The limit also applies if a request was answered before its body was received completely.
+        If a request was answered before its body was received completely, the time limit also covers the rest of the
+        body.
         """
         if self.cycle and not self.cycle.response_complete:
             if self._timer:

@@ -25,11 +25,11 @@ def adopt(name: str, session: Any = None, *, not_here: JobNotFoundError) -> Tuni
     Args:
         name: The tuning job's name.
         session: The user's boto3 or SageMaker session.
-        not_here: The error about the missing local record. The error is raised, with a reason, if SageMaker does not
-            have the tuning job or cannot be reached.
+        not_here: The error about the missing local record.
 
     Raises:
-        JobNotFoundError: SageMaker does not have the job, or cannot be reached.
+        JobNotFoundError: SageMaker does not have the tuning job, or cannot be reached. The message is the one of
+            ``not_here``, followed by the reason. If no region is configured, ``not_here`` itself is raised.
         UnsupportedError: the tuning job has several training job definitions, or has no ranges.
     """
     if session is None and find_region() is None:

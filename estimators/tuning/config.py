@@ -124,8 +124,8 @@ class PopulationConfig:
 
     Attributes:
         size: The number of members of the population.
-        resource: The hyperparameter that sets the total length of a training. The tuner increases it with each
-            generation.
+        resource: The name of the hyperparameter that sets the total length of a training. The tuner increases this
+            hyperparameter with each generation.
         interval: The length of a generation, in units of ``resource``. The first generation trains up to ``interval``,
             the second generation up to twice ``interval``.
         quantile: The fraction of the members that are replaced after a generation. Each member of the worst fraction

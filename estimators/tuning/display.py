@@ -38,8 +38,9 @@ def trial_line(row: dict[str, Any], place: int, spec: TuningSpec, *, best: bool 
 
     Args:
         row: The trial's row in the record.
-        place: The trial's place among the tuning job's trials, from 1. A warm start takes the first trial numbers.
-        spec: The study's spec.
+        place: The trial's place among the tuning job's trials, counted from 1. The place may differ from the trial's
+            number, because trials that a warm start adds have the first numbers.
+        spec: The tuning job's spec.
         best: Whether the trial is the best so far.
     """
     values = ", ".join(f"{name}={_value(text)}" for name, text in row["values"].items())
@@ -79,7 +80,7 @@ def summary(record: TuningRecord) -> str:
 
 
 def failure(record: TuningRecord, status: Mapping[str, Any]) -> TuningJobError:
-    """Return the error for a tuning job that has failed. Its message ends with the last failed trial's own message."""
+    """Return the error for a tuning job that has failed. The message ends with the message of the last failed trial."""
     text = f"tuning job {record.name!r} failed: {status.get('FailureReason')}"
     failed = [row for row in record.trials() if row["state"] == "Failed"]
     if failed and not record.is_managed:
@@ -135,7 +136,7 @@ def study_html(record: TuningRecord, *, plots: bool | None = None) -> str:
     """Return a tuning job as an HTML fragment that uses the colours of the surrounding page.
 
     Args:
-        record: The study's record.
+        record: The tuning job's record.
         plots: Whether to draw plots. With None, plots are drawn if the tuning job has ended and matplotlib is
             installed.
     """
@@ -174,7 +175,7 @@ def report(record: TuningRecord, path: str | Path) -> Path:
     """Write a tuning job with its plots to one HTML file that needs no external resources. Return the path of the file.
 
     Args:
-        record: The study's record.
+        record: The tuning job's record.
         path: The path of the file.
     """
     when = datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")

@@ -1,8 +1,8 @@
-"""Decide how many hosts of a shared fleet each trial of a tuning job has until a deadline. Pure.
+"""Decide how many hosts of a shared fleet each trial of a tuning job has until a deadline.
 
 The method follows Liaw et al., 2019, "HyperSched: Dynamic Resource Reallocation for Model Development on a Deadline".
 New trials start while enough time is left to compare them. Later, the number of trials decreases. The most promising
-trials continue on more hosts.
+trials continue on more hosts. The functions have no side effects.
 """
 
 from __future__ import annotations

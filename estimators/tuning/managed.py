@@ -18,7 +18,7 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.tuning.record import COMPLETED, FAILED, PRUNED, RUNNING, STOPPED, TuningRecord
 from estimators.tuning.request import request_of
 
-#: How often fleetfit tries to upload the code and to create the tuning job if temporary errors occur.
+#: The maximum number of tries to upload the code and to create the tuning job if temporary errors occur.
 _ATTEMPTS = 4
 #: The longest wait before the next try after errors, in seconds.
 _LONGEST_S = 60.0

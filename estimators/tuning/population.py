@@ -1,9 +1,11 @@
-"""Choose from which checkpoint and with which hyperparameters each member of a population continues. Pure.
+"""Choose from which checkpoint and with which hyperparameters each member of a population continues.
 
 A population trains in generations. After each generation, each of the worst members continues from the checkpoint of
 one of the best members, with slightly changed hyperparameters. The other members continue from their checkpoints with
 unchanged hyperparameters (Jaderberg et al., 2017, "Population Based Training of Neural Networks"). Each member of each
 generation is a trial with a job of its own.
+
+The functions have no side effects, except that they draw from the given source of random numbers.
 """
 
 from __future__ import annotations

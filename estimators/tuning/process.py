@@ -1,7 +1,7 @@
-"""The process of a tuning job, which :mod:`estimators.tuning.running` starts. It holds the lock of the tuning job's
-record.
+"""Run a tuning job in a process of its own, which :mod:`estimators.tuning.running` starts.
 
-The process runs the trials on the user's hosts, or follows a tuning job of a managed service.
+The process holds the lock of the tuning job's record. It runs the trials on the user's hosts, or follows a tuning job
+of a managed service.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _AGAIN_S = 2.0
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a tuning job's process. Exit at once if another process already runs the tuning job."""
+    """Run a tuning job until it has ended, and return the exit code 0.
+
+    If another process runs the tuning job, or if the tuning job has ended, return at once.
+    """
     parser = argparse.ArgumentParser(prog="estimators.tuning.process", description=__doc__)
     parser.add_argument("--record", required=True, help="folder of the tuning job's record")
     arguments = parser.parse_args(argv)

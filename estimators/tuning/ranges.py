@@ -236,7 +236,11 @@ def size(request: Mapping[str, Any]) -> int | None:
 
 
 def examples(given: ParameterRange) -> list[Any]:
-    """Return values of a range that have the types of all its values."""
+    """Return examples of the values of a range. If the entry point is a function, its parameters are checked with them.
+
+    These are all values of a choice, the lowest number of a range of whole numbers, or one number of a range of real
+    numbers.
+    """
     if isinstance(given, CategoricalParameter):
         return given.choices
     if isinstance(given, IntegerParameter):
@@ -290,7 +294,10 @@ def check_name(name: Any) -> None:
 
 
 def _choice(name: str, text: str) -> Any:
-    """Decode a choice that is written as JSON. Return a text that is not JSON, or that JSON cannot represent again."""
+    """Decode a choice that is written as JSON.
+
+    Return the text itself if it is not JSON, or if the decoded value cannot be encoded again, such as ``NaN``.
+    """
     value = codec.decode_value(text)
     try:
         codec.encode_value(name, value)

@@ -40,7 +40,7 @@ class TuningRecord:
     Attributes:
         path: The record's folder.
         name: The tuning job's name.
-        home: The folder that ``FLEETFIT_HOME`` names.
+        home: The folder that contains ``tuning/`` with this record, normally ``$FLEETFIT_HOME``.
         template: The record that is the template of the trials' jobs.
         journal: The path of Optuna's journal of the study.
         log: The path of the log of the tuning job's process.

@@ -1,4 +1,4 @@
-"""Convert a tuning job to SageMaker's CreateHyperParameterTuningJob request. Pure."""
+"""Convert a tuning job to SageMaker's CreateHyperParameterTuningJob request, with pure functions."""
 
 from __future__ import annotations
 

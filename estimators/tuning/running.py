@@ -145,10 +145,10 @@ def ensure(record: TuningRecord, env: Mapping[str, str] | None = None) -> subpro
 
 
 def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Restart a tuning job's killed process. Do nothing if the process has written into its log within the last
-    ``_SOON`` seconds.
+    """Restart a tuning job's killed process, but not if the process has written into its log in the last 20 seconds.
 
-    Therefore a process that ends repeatedly is not restarted too often, even if this function is called often.
+    Because of this limit, a process that ends repeatedly is not restarted too often, even if this function is called
+    often.
 
     Raises:
         BackendError: the process cannot be started.
@@ -169,7 +169,9 @@ def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Yield at first and after each change of a tuning job's record, until the tuning job has ended.
+    """Yield once at the start and then after each change of a tuning job's status, until the tuning job has ended.
+
+    If the tuning job's process was killed, restart the process.
 
     Args:
         record: The tuning job's record.

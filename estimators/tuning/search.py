@@ -149,7 +149,7 @@ def as_parameters(values: Mapping[str, str], parameter_ranges: Mapping[str, Any]
 
 
 def enqueue_grid_point(study: optuna.Study, spec: TuningSpec) -> None:
-    """Enqueue the first point of the grid that has no trial yet. Do nothing if a trial is waiting."""
+    """Enqueue the first point of the grid that has no trial yet. Do nothing if a trial is already enqueued."""
     trials = study.get_trials(deepcopy=False)
     if any(trial.state == TrialState.WAITING for trial in trials):
         return
@@ -196,8 +196,8 @@ def importances(spec: TuningSpec, rows: Sequence[Mapping[str, Any]]) -> dict[str
         rows: The rows of the study's trials.
 
     Returns:
-        The fractions by the names of the hyperparameters. Empty if less than four trials have completed, or if the
-        trials do not differ.
+        The fractions by the names of the hyperparameters. Empty if less than four trials have completed, or if all
+        completed trials have the same value or the same hyperparameters.
     """
     study = optuna.create_study(direction="maximize" if spec.maximize else "minimize")
     values = []

@@ -16,8 +16,8 @@ from estimators.tuning.fleet import Bounds, SharedFleetConfig, Shares, Standing,
 if TYPE_CHECKING:
     from estimators.tuning.study import Running
 
-#: How often hosts are reassigned at even intervals until the deadline. The start or end of a trial causes an additional
-#: reassignment.
+#: The number of reassignments of hosts at even intervals until the deadline. The start or end of a trial causes an
+#: additional reassignment.
 _CHANGES = 30
 #: The interval at which the trials' hosts are checked, in seconds.
 _LOOK_S = 0.5
@@ -81,10 +81,7 @@ class Sharing:
         return self._wanted.stopped
 
     def _move(self, running: Mapping[int, Running], standings: list[Standing]) -> None:
-        """Remove hosts from trials that should have fewer hosts.
-
-        Add free hosts to trials that should have more hosts.
-        """
+        """Remove hosts from trials that should have fewer hosts. Give free hosts to trials that should have more."""
         free = self._config.hosts - sum(max(one.hosts, self._bounds.least) for one in standings)
         self.trouble = None
         for number, wanted in self._wanted.hosts.items():

@@ -481,7 +481,8 @@ class Tuning:
     # --- the end ---
 
     def _told_to_end(self) -> bool:
-        """Check for a stop request and for the time limit. If the tuning job must end, set ``ending``.
+        """Check for a stop request and for the time limit. If the tuning job must end, set ``ending`` to the final
+        status and the reason.
 
         Returns:
             Whether the tuning job must end.
@@ -497,7 +498,7 @@ class Tuning:
 
     def _decide(self) -> None:
         """Decide whether the tuning job ends because of its trials, a stop request or the time limit. If so, set
-        ``ending``.
+        ``ending`` to the final status and the reason.
         """
         if self.ending is not None or self._told_to_end():
             return

@@ -59,7 +59,8 @@ class HyperparameterTuner:
     job.
 
     The names, meanings and defaults of the arguments are those of the SageMaker SDK 2.x, on every backend. Optuna
-    chooses the hyperparameters and stops bad trials. For instance types ``ml.*``, a tuning job on SageMaker does both.
+    chooses the hyperparameters and stops bad trials. For instance types ``ml.*``, SageMaker chooses the hyperparameters
+    and stops bad trials.
 
     Args:
         estimator: The estimator that defines the trials' jobs. Hyperparameters without a range have the estimator's
@@ -542,7 +543,7 @@ class HyperparameterTuner:
         return describe(self._record())
 
     def analytics(self) -> HyperparameterTuningJobAnalytics:
-        """Return an object that describes the trials. Its method ``dataframe()`` returns a table of the trials."""
+        """Return an object that describes the trials. The object's ``dataframe()`` returns a table of the trials."""
         record = self._record()
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
@@ -591,7 +592,7 @@ class HyperparameterTuner:
         raise ConfigurationError(f"Best training job not available for tuning job: {record.name}")
 
     def best_estimator(self, best_training_job: Any = None) -> Estimator:
-        """Return an estimator that is attached to the best trial's training job, with its hyperparameters and its
+        """Return an estimator that is attached to the best trial's training job, with the job's hyperparameters and
         model.
 
         Args:
@@ -633,7 +634,7 @@ class HyperparameterTuner:
     def transfer_learning_tuner(
         self, additional_parents: Any = None, estimator: Estimator | None = None
     ) -> HyperparameterTuner:
-        """Return a tuner for other data or a different estimator, whose search begins with the trials of this tuner's
+        """Return a tuner for other data or a different estimator. The search begins with the trials of this tuner's
         last tuning job.
 
         Args:

@@ -64,10 +64,10 @@ def versions(names: Iterable[str] = DISTRIBUTIONS, *, folders: list[str] | None 
 
 
 def _fields(one: metadata.Distribution) -> dict[str, str]:
-    """Return the name and the version in a distribution's metadata, without those that are missing or empty.
+    """Return the name and the version in a distribution's metadata, under the keys ``name`` and ``version``.
 
-    A folder that an interrupted installation left has none. Only the headers are read: ``one.metadata`` would parse the
-    package's long description, too, each time that it is asked for.
+    Omit a value that is missing or empty. After an interrupted installation, both may be missing. Only the headers of
+    the metadata are read, because ``one.metadata`` would parse the package's long description at each access.
     """
     text = one.read_text("METADATA") or one.read_text("PKG-INFO") or one.read_text("") or ""
     found: dict[str, str] = {}

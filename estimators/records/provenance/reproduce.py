@@ -32,7 +32,8 @@ def script(
     Args:
         job: The job's name.
         facts: The content of ``provenance.json``.
-        request: The job's request. If it contains masked hyperparameters, the script says so. None to omit this check.
+        request: The job's request. If hyperparameters are masked in the request, a comment in the script says so. With
+            None, this is not checked.
         function: Whether the job's entry point was a function.
     """
     lines = ["#!/bin/sh", f"# Runs training job {job} again, in a folder of its own.", "set -e", ""]
@@ -51,7 +52,10 @@ def script(
 
 
 def _code(job: str, facts: Mapping[str, Any], folder: str) -> tuple[list[str], bool]:
-    """Return the commands that get the job's code, and whether they change to a folder with the code."""
+    """Return the shell commands that check out the job's code into ``folder``, and whether they end in ``folder``.
+
+    Without a recorded commit, the commands are only comments, and the second value is False.
+    """
     git = facts.get("git") or {}
     snapshot = f"# The job's own copy of the code that ran is in its record: $FLEETFIT_HOME/jobs/{job}/source"
     if not git.get("commit"):
@@ -109,7 +113,7 @@ def _environment(facts: Mapping[str, Any]) -> list[str]:
 
 
 def _file(command: str, text: str) -> list[str]:
-    """Return the lines of a shell command whose standard input is a text."""
+    """Return the lines of a shell script that run a command with a text as its standard input (a here-document)."""
     end = "END"
     while end in text:
         end += "_"

@@ -129,7 +129,9 @@ class Bucket:
         return path, self.within(self.own, begin)
 
     def within(self, folder: Path, write: Callable[[], _T]) -> _T:
-        """Create a folder and write into it. If a concurrent deletion removes the empty folder, try again.
+        """Create a folder, call ``write``, and return its result. ``write`` writes a file into the folder.
+
+        If a concurrent deletion removes the folder while it is still empty, try again.
 
         Raises:
             ServiceError: a link leads out of the bucket, or the folder was removed too often.
@@ -212,7 +214,7 @@ class Bucket:
         self.tidy()
 
     def walk(self, prefix: str = "", after: str = "", delimiter: str = "") -> Iterator[tuple[str, bool]]:
-        """Yield the keys with a prefix that sort after a given text, in S3's order (that of UTF-8).
+        """Yield the keys with a prefix that sort after a given text, sorted by their bytes in UTF-8 as on S3.
 
         Args:
             prefix: The prefix of the keys.

@@ -501,7 +501,10 @@ def _copied(stored: Described) -> list[documents.Node]:
 
 
 def _only_newer(headers: Mapping[str, str]) -> bool:
-    """Return whether a failed condition means that the client already has the object's current content."""
+    """Return whether a failed condition of a request means that the client has the object's current content.
+
+    The response to such a request has the HTTP status 304.
+    """
     return "if-match" not in headers and ("if-none-match" in headers or "if-modified-since" in headers)
 
 

@@ -34,8 +34,8 @@ _HEADERS = {
 class Access:
     """The secrets of this process.
 
-    They are the token of the link, the cookie that the browser gets in exchange for the token, and the token of the
-    pages' forms.
+    The secrets are the token of the link, the cookie that the browser gets in exchange for this token, and the token of
+    the pages' forms.
     """
 
     def __init__(self) -> None:

@@ -61,7 +61,7 @@ def stop(record: JobRecord, form: Form) -> str:
 
 
 def resume(record: JobRecord, form: Form) -> str:
-    """Start another attempt of a job that has ended. The job does not depend on this server."""
+    """Start another attempt of a job that has ended. The job continues even if this server ends."""
     TrainingJob(record).resume(wait=False)
     return record.name
 

@@ -66,7 +66,7 @@ def locate(record: JobRecord, path: str) -> Path | None:
 
 
 def _roots(record: JobRecord) -> dict[str, Path]:
-    """Return the files and folders for download, by name. The request is not included, because it contains secrets."""
+    """Return the files and folders for download, by name. The job's request is omitted, because it contains secrets."""
     roots = {saving.FILE: record.path / saving.FILE, "output": record.output_dir}
     checkpoints = checkpoint_folder(record)
     if checkpoints is not None:

@@ -101,7 +101,7 @@ def _pending(status: Mapping[str, Any]) -> str:
 
 
 def _runs_elsewhere(record: JobRecord) -> bool:
-    """Return whether a service or a dispatcher's machine runs the job. Such a job cannot be started again from here."""
+    """Return whether SageMaker or a dispatcher's machine runs the job. The page cannot start such a job again."""
     request = record.read_request()
     kind = (request.get("ResourceConfig") or {}).get("InstanceType")
     return capabilities(kind).managed or record.read_options().get("dispatcher") is not None
