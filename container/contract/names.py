@@ -61,9 +61,9 @@ def shown(value: Any) -> str:
 def is_text(text: str, errors: str = "strict") -> bool:
     """Return whether a text can be encoded as UTF-8.
 
-    Half of a surrogate pair cannot be encoded, for example that of an emoji that was cut in two. With the ``errors``
-    "surrogateescape", the text may contain the characters that represent those bytes of a file's name that are not
-    UTF-8.
+    A lone surrogate cannot be encoded, for example one half of an emoji that was cut in two. Python also represents
+    the bytes of a file's name that are not UTF-8 by lone surrogates. With ``errors="surrogateescape"``, a text with
+    the surrogates of such bytes can be encoded.
     """
     try:
         text.encode("utf-8", errors)
