@@ -467,8 +467,13 @@ def _sockets():  # type: ignore[no-untyped-def]
 def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
     """Shut down sockets, so that the processes at their other ends notice that this rank has disconnected.
 
-    If Horovod shuts down after a rank has died, it keeps its connections to the other ranks until the next rendezvous.
-    A rank that waits for data from this rank would then not start its rendezvous before the timeout.
+    If Horovod shuts down after a rank has died, Horovod keeps its connections to the other ranks until the next
+    rendezvous. Without this function, a rank that waits for data from this rank would start its rendezvous only after
+    the timeout.
+
+    Args:
+        sockets: Pairs of a descriptor and an inode, as :func:`_sockets` returns them. Only sockets that are still open
+            are shut down.
     """
     import socket
 
