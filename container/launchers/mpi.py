@@ -131,7 +131,7 @@ def _hosts(machine: Machine, membership: Membership) -> str:
 
 
 def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the dynamic linker that mpirun's daemons change for their ranks.
+    """Return ``LD_LIBRARY_PATH`` with the value that mpirun or its daemons set for the ranks of a host.
 
     Args:
         environment: The job as one host sees it.
@@ -148,7 +148,10 @@ def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[
 
 
 def rank_wrapper(machine: Machine) -> tuple[str, ...]:
-    """Return the rank wrapper's command. The wrapper's command precedes the command that each rank runs."""
+    """Return the command of the rank wrapper (:mod:`container.toolkit.rank`), which starts a rank's own command.
+
+    The rank's own command is appended to the returned command.
+    """
     return (machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rank", "--")
 
 
