@@ -33,7 +33,7 @@ def difference(pid: int) -> str | None:
     """Return the first property (see :func:`traits`) in which a process differs from this process, as an error message.
     Return None if all these properties are equal.
 
-    Because of such a difference, a fork of this process cannot replace the process.
+    Because of such a difference, a fork of this process cannot replace the other process.
     """
     own = traits(os.getpid())
     return next((f"its {name} differ" for name, theirs in traits(pid).items() if theirs != own[name]), None)
