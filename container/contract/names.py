@@ -162,7 +162,7 @@ def _of_call(function: Callable[..., Any], args: Sequence[Any], text: str) -> st
 
 
 def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return what a message calls a function: ``fit()``, or the class that the function initializes."""
+    """Return a function's name for a message, such as ``fit()``. For ``__init__``, return the name of the class."""
     return type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
 
 
