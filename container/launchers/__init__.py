@@ -73,7 +73,7 @@ LAUNCHERS = {
 
 
 class LaunchError(Exception):
-    """Error for a strategy that cannot be started here. The message names what is missing, and the remedy."""
+    """Raised if the processes of a strategy cannot be started. The message names the cause and the remedy."""
 
 
 def launcher_of(strategy: Distribution | None) -> str:
@@ -95,12 +95,12 @@ def ports_per_host(strategy: Distribution | None) -> int:
 
 
 def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables that the program that starts the ranks, such as mpirun, changes, with their new values.
+    """Return the environment variables that mpirun, or another starter of ranks, changes for the ranks of a host.
 
-    Only changes that fleetfit knows in advance are returned.
+    The result has the new values, and only the changes that fleetfit can compute in advance.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         variables: The variables of all processes of the host.
     """
     module = importlib.import_module(of(environment.strategy).module)
@@ -157,7 +157,7 @@ def plan_job(
     """Plan a whole job from the facts that one of its hosts knows.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         command: The user's entry point as an argv list.
         membership: The hosts of the cluster. If None, the hosts in the configuration files.
 

@@ -39,7 +39,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan an MPI job.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         command: The user's entry point.
 
@@ -134,7 +134,7 @@ def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[
     """Return ``LD_LIBRARY_PATH`` with the value that mpirun or its daemons set for the ranks of a host.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         given: The variables of all processes of the host.
     """
     machine = environment.machine
