@@ -343,9 +343,7 @@ _LOOKED_FOR = {
 
 
 class _Finder:
-    """A finder that calls a function after each import of an observed module. It is the first finder in
-    ``sys.meta_path``.
-    """
+    """The first finder in ``sys.meta_path``, which calls a function after each import of an observed module."""
 
     def __init__(self, evidence):  # type: ignore[no-untyped-def]
         self._evidence = evidence

@@ -46,7 +46,7 @@ def _leave_the_path() -> None:
 class _LateTarget:
     """The ``fd:inode`` of the pipe for events, in the importer and its forks.
 
-    A fork gets the pipe when it is set up for its rank. Until then, ``text`` is empty.
+    A fork gets the pipe when the fork is set up for its rank. Until then, ``text`` is empty.
     """
 
     def __init__(self) -> None:
@@ -355,7 +355,7 @@ class _Place:
 def _watch_servers(target: str) -> None:
     """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
-    Such a script is a server. The toolkit stops it when the scripts that train have ended.
+    Such a script is a server. The toolkit stops the script when the scripts that train have ended.
 
     Args:
         target: The pipe for events, as ``fd:inode``.
