@@ -89,7 +89,7 @@ class EpochCounter:
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """Record that an epoch has started whose number does not come from :meth:`take`."""
+        """Record that an epoch has started. Call this method if the epoch's number does not come from :meth:`take`."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
