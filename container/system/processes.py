@@ -2,8 +2,8 @@
 
 After :func:`become_subreaper`, every descendant of this process stays a descendant, whatever it does (double forks,
 ``setsid``). :func:`end_descendants` therefore kills all descendants. Processes started by :func:`spawn` get a death
-signal, so that they end when this process is killed. The next subreaper above this process then adopts the processes
-that *they* have started.
+signal, so that they end when this process is killed. The next subreaper above this process then adopts the child
+processes of the ended processes.
 """
 
 from __future__ import annotations
