@@ -135,8 +135,8 @@ class _Resident:
     def _lifeline_ended(self, lifeline: int) -> None:
         """Stop the job's processes, because the program that reserves the host has ended.
 
-        That program waits until this process closes its end of the connection. The connection is closed when this
-        process exits, after it has stopped all other processes.
+        The program that reserves the host waits until this process closes its end of the connection. This process
+        closes its end by exiting, after all other processes have been stopped.
         """
         self._loop.remove_reader(lifeline)
         self._end()
