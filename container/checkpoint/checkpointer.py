@@ -565,7 +565,7 @@ class Checkpointer:
 
 
 def default_directory() -> str:
-    """Return ``$SM_CHECKPOINT_DIR``. If this variable is not set, return SageMaker's folder for checkpoints."""
+    """Return ``$SM_CHECKPOINT_DIR``. If this variable is not set, return ``/opt/ml/checkpoints``."""
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 
