@@ -147,7 +147,7 @@ def _of_call(function: Callable[..., Any], args: Sequence[Any], text: str) -> st
     Args:
         function: The function.
         args: The arguments without names, including the object of a method.
-        text: Python's message.
+        text: Python's error message for the call.
     """
     title = _title(function, args).removesuffix("()")
     code = function.__code__
