@@ -310,7 +310,14 @@ class _Place:
         self._sockets = set()  # type: ignore[var-annotated]
 
     def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
-        """Wrap the functions of the module ``horovod.common.basics``."""
+        """Wrap Horovod's functions for the start, the end and the local rank.
+
+        The start waits for this worker's rank. The end shuts down Horovod's sockets. The local rank and size are those
+        of the real host, because each worker is a separate host to Horovod.
+
+        Args:
+            module: The module ``horovod.common.basics``.
+        """
         basics = module.HorovodBasics
         init, shutdown = basics.init, basics.shutdown
 
