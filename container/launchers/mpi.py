@@ -116,9 +116,8 @@ def _without_path(item: Option) -> Option:
 def _hosts(machine: Machine, membership: Membership) -> str:
     """Return the hosts with their slots, in the format of mpirun's option ``--host``.
 
-    On a shared machine or with OpenMPI 5, a single host is called ``localhost``. In these cases, mpirun does not
-    recognise by the host's name that mpirun itself runs on the host. With the name ``localhost``, mpirun starts no
-    daemon there.
+    On a shared machine or with OpenMPI 5, a single host is called ``localhost``, so that mpirun starts no daemon on the
+    host. In these cases, mpirun does not recognise the host's own name as the name of the machine that mpirun runs on.
 
     If several hosts share a machine, all hosts keep their names, so that mpirun starts a daemon for algo-1 too.
     Otherwise OpenMPI would use the machine's name for algo-1. The ranks of the other hosts, which see the same name,
