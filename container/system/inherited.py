@@ -40,7 +40,7 @@ def difference(pid: int) -> str | None:
 
 
 def take_over(pid: int) -> None:
-    """Take over the working folder, the umask, the limits and the out-of-memory score of a process."""
+    """Give this process the working folder, the umask, the limits and the out-of-memory score of another process."""
     os.chdir(f"/proc/{pid}/cwd")
     os.umask(int(_status(pid)["Umask"], 8))
     score = Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii")
