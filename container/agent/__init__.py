@@ -4,15 +4,16 @@ the results. It uses the same file tree as SageMaker.
 The agent runs outside the training process (and container), so that any image that follows the container contract
 works.
 
-* ``agent check``: reads from standard input which data a job uses, and reports the errors that can be detected before
-  the job starts.
-* ``agent prepare --base-dir DIR… --channels FILE [--everybody]``: puts the input channels into each tree. FILE is JSON:
-  ``{channel: {"uri": "/data/digits", "mode": "File"}}``. With ``--everybody``, any user may write into the channels.
+* ``agent check``: reads a description of the job's data from standard input, and reports the errors that can be
+  detected before the job starts.
+* ``agent prepare --base-dir DIR… --channels FILE [--everybody]``: puts the input channels into each host's file
+  tree DIR. FILE is JSON: ``{channel: {"uri": "/data/digits", "mode": "File"}}``. With ``--everybody``, any user may
+  write into the channels.
 * ``agent collect --base-dir DIR… --output DIR``: packs the hosts' models and outputs, in the given order, into
   ``DIR/model.tar.gz`` and ``DIR/output.tar.gz``.
 * ``agent mount --base-dir DIR… --channels FILE --mounts DIR [--everybody]``: mounts channels in FastFile mode, until
   standard input ends. With ``--everybody``, any user may read the channels.
-* ``agent sync down|up --dir DIR --uri URI …``: synchronises checkpoints with a prefix of S3.
+* ``agent sync down|up --dir DIR --uri URI …``: synchronises a folder of checkpoints with a prefix of S3.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 * ``agent notices --imds URL --every SECONDS``: reports when a spot host will be interrupted, until standard input ends.

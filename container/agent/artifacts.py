@@ -35,7 +35,7 @@ _NAMED = 5  # maximum number of paths in one warning
 
 @dataclasses.dataclass(frozen=True)
 class Folder:
-    """A folder of one host whose content is packed into an archive."""
+    """A folder on one host. The folder's content is packed into an archive."""
 
     host: str
     path: Path

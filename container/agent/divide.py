@@ -73,8 +73,8 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. No new files remain that can be
-            removed.
+        AgentError: the source cannot be read or divided, or a file cannot be written. The new files have been removed,
+            except those whose removal failed.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -115,7 +115,7 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
 
 
 def _refuse_twice(item: DataObject, folder: Path, name: Path) -> None:
-    """Raise an error if a channel of the folder would contain the records twice.
+    """Raise an error if a channel that reads the folder would contain each record twice.
 
     Args:
         item: The file to divide.

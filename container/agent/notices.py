@@ -125,7 +125,7 @@ class Notices:
 def _seconds(action: str, now: float) -> float:
     """Return the number of seconds until the host is interrupted.
 
-    Return the usual number of seconds if the notice's time cannot be read or is not plausible.
+    Return 120, the usual number of seconds, if the notice's time cannot be read or is not plausible.
     """
     try:
         moment = datetime.datetime.fromisoformat(str(json.loads(action)["time"]).replace("Z", "+00:00"))

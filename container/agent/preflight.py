@@ -76,8 +76,12 @@ def _check_channel(channel: HostChannel) -> None:
 def check_writes(writes: Mapping[str, Any]) -> None:
     """Check that each S3 bucket into which the job writes exists.
 
+    Args:
+        writes: The URIs to which the job writes, by the name of the argument that sets the URI (such as
+            ``output_path``).
+
     Raises:
-        AgentError: a bucket does not exist. The message names the argument.
+        AgentError: a bucket does not exist or cannot be listed. The message names the argument.
     """
     for argument, uri in writes.items():
         from container.agent.s3 import client

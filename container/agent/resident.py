@@ -12,14 +12,20 @@ The supervisor's messages (``id`` names a transfer or a process on both sides):
 * ``hello``: ``root`` (the job's folder here), ``silence`` (time limit without a message, in seconds), ``signals``
   (whether to report a received signal with ``signal`` and its ``number``, instead of exiting). The answer is ``hello``
   with facts about the host;
-* ``push``: ``id``, ``target``; then ``data`` and ``end``; answered by ``done``;
-* ``pull``: ``id``, ``source``; answered by ``data`` and ``end``;
-* ``list``: ``id``, ``path``: list the files there; ``remove``: ``paths``; ``await``: ``id``, ``paths``: report ``done``
-  when all of these paths exist;
-* ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one;
+* ``push``: ``id``, ``target``: announce files, whose archive follows in messages ``data`` and ``end``, and which this
+  program unpacks into ``target``; answered by ``done``;
+* ``pull``: ``id``, ``source``: request the files of the folder ``source``; answered by ``data`` and ``end``;
+* ``list``: ``id``, ``path``: list the files below this folder; answered by ``done``;
+* ``remove``: ``paths``: remove these folders; not answered;
+* ``await``: ``id``, ``paths``: answer ``done`` when all of these paths exist;
+* ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one; answered by
+  ``done`` with the ``port``;
 * ``reach``: ``id``, ``address``, ``port``: try to connect to this address; answered by ``done``;
-* ``run``: ``id``, ``argv``, ``env``, ``cwd``; answered by ``output``, and at the end by ``exit``;
-* ``input``: ``id``; ``close``: ``id``, the end of the process's input; ``signal``: ``id``, ``number``;
+* ``run``: ``id``, ``argv``, ``env``, ``cwd``: start a process; answered by ``output``, and at the process's end by
+  ``exit``;
+* ``input``: ``id``: write the bytes that follow the message to the process's standard input;
+* ``close``: ``id``: close the process's standard input;
+* ``signal``: ``id``, ``number``: send a signal to the process;
 * ``abort``: ``spare``: send SIGKILL to all processes except those whose ids are in ``spare``;
 * ``ping``, which is answered by ``pong``.
 """
@@ -129,8 +135,8 @@ class _Resident:
     def _lifeline_ended(self, lifeline: int) -> None:
         """Stop the job's processes, because the program that reserves the host has ended.
 
-        That program waits until this process closes its end of the connection. The connection is closed when this
-        process exits, after it has stopped all other processes.
+        The program that reserves the host waits until this process closes its end of the connection. This process
+        closes its end by exiting, after all other processes have been stopped.
         """
         self._loop.remove_reader(lifeline)
         self._end()
@@ -235,10 +241,13 @@ class _Resident:
         self._link.send({"op": "hello", "protocol": PROTOCOL, **facts})
 
     def _make_root(self, root: Path) -> Path:
-        """Create the job's folder, which is below the folder of all jobs if its path is relative. Return its path.
+        """Create the job's folder, and return its absolute path.
+
+        Args:
+            root: The path of the job's folder. A relative path is below a folder that all of this user's jobs share.
 
         Raises:
-            OSError: the folder cannot be created, or the folder of all jobs belongs to another user.
+            OSError: the folder cannot be created, or the shared folder belongs to another user.
         """
         shared = None if root.is_absolute() else Path(tempfile.gettempdir()) / f"fleetfit-hosts-{os.getuid()}"
         if shared is not None:
@@ -249,7 +258,7 @@ class _Resident:
                     shared.mkdir(mode=0o700, exist_ok=True)
                     if {shared.lstat().st_uid, shared.stat().st_uid} != {os.getuid()}:  # also of a link
                         raise PermissionError(f"{shared} belongs to another user")
-                self._root, self._shared = root, shared  # from now on, the end removes them
+                self._root, self._shared = root, shared  # from now on, run() removes both folders at its end
                 root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 break
             except (FileNotFoundError, FileExistsError):

@@ -54,7 +54,7 @@ _CHECKPOINTS = "checkpoints"
 EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
 _CHUNK = 1 << 20
-#: What stands for the files outside of folders where files are grouped by folder.
+#: The name of the group of the files outside of folders, where files are grouped by folder.
 _OUTSIDE = "/"
 
 
@@ -158,10 +158,13 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
 
 
 def _replaced(items: Sequence[DataObject]) -> dict[str, str]:
-    """Return the keys of newer objects by the keys of the objects that they replace.
+    """Return the outdated objects: those whose file was replaced by a folder, or whose folder was replaced by a file.
 
-    A file that was replaced by a folder, or a folder that was replaced by a file, is still in S3. Both cannot exist in
-    the folder of checkpoints.
+    The outdated objects are still in S3, but a file and a folder cannot both exist under one name in the folder of
+    checkpoints.
+
+    Returns:
+        The key of the newer object, by the key of the outdated object.
     """
     there = {item.key: item for item in items}
     found = {}
@@ -429,8 +432,8 @@ class Sender(Uploader):
     Args:
         folder: The folder, which need not exist yet.
         host: The host's name, for messages.
-        restored: The files that the supervisor sent to the host, as :func:`saved.files_below` returns them. Ranks may
-            have changed these files already.
+        restored: The size and the modification time of each file that the supervisor sent to the host, by the file's
+            name (see :func:`container.system.saved.files_below`). Ranks may have changed these files already.
     """
 
     _follow = False
@@ -518,7 +521,10 @@ def _until_end_of_input(every: float) -> Iterator[None]:
 
 
 def _restored() -> dict[str, tuple[int, int]]:
-    """Read the only message on standard input: the files that were sent to the host.
+    """Read the only message on standard input: the files that were sent to the host before the job started there.
+
+    Returns:
+        The size and the modification time of each file, by the file's name.
 
     Raises:
         MessageError: the input ends before the message is complete.

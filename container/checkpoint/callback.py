@@ -131,8 +131,8 @@ class CheckpointCallback(KerasCallback):
                 f"the best. Its metrics are: {', '.join(metrics) or 'none'}"
             )
         due = checkpointer.schedule.due(self._step, finished_epoch=epoch + 1) and self._may_save()
-        # At the end, Keras may replace the weights by averages (use_ema); save now, while the training could be
-        # continued.
+        # In the last epoch, save now: afterwards, Keras may replace the weights by averages (use_ema), from which a
+        # training cannot be continued.
         last = epoch + 1 >= int(self.params.get("epochs") or 0) or bool(getattr(self.model, "stop_training", False))
         if self._requested or rated or due or last:
             self._save(self._step, epoch=epoch + 1, batch=0, metrics=metrics, wait=self._requested)

@@ -426,7 +426,10 @@ class Checkpointer:
         return self._has_restored
 
     def take_restored(self) -> Restored | None:
-        """Return the restored checkpoint if no ``fit`` has continued from the checkpoint yet. Otherwise return None."""
+        """Return the checkpoint of the last restore, but only at the first call after the restore.
+
+        Otherwise return None. Therefore only one ``fit`` continues from the checkpoint.
+        """
         restored, self._restored = self._restored, None
         return restored
 
@@ -562,7 +565,7 @@ class Checkpointer:
 
 
 def default_directory() -> str:
-    """Return ``$SM_CHECKPOINT_DIR``. If this variable is not set, return SageMaker's folder for checkpoints."""
+    """Return ``$SM_CHECKPOINT_DIR``. If this variable is not set, return ``/opt/ml/checkpoints``."""
     return os.environ.get(variables.CHECKPOINT_DIR) or f"{layout.DEFAULT_BASE_DIR}/checkpoints"
 
 

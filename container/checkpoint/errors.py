@@ -38,8 +38,8 @@ class CheckpointMismatchError(CheckpointError, ValueError):
     """Raised if a checkpoint does not match the model or optimizer that it is restored into.
 
     Attributes:
-        changed: The names of the objects that have been, or may have been, changed before the mismatch was found,
-            wholly or in part.
+        changed: The names of the objects that the restore may have changed, wholly or in part, before it found the
+            mismatch.
     """
 
     def __init__(self, message: str, changed: Sequence[str] = ()) -> None:

@@ -68,7 +68,9 @@ def value(variable: Any) -> np.ndarray[Any, Any]:
 
 
 def is_float(variable: Any) -> bool:
-    """Return whether a variable has floating-point values. The states of random generators and counters do not."""
+    """Return whether a variable has floating-point values. Counters and the states of random generators
+    are integers.
+    """
     dtype = variable.dtype
     return "float" in str(getattr(dtype, "name", dtype))
 

@@ -347,7 +347,7 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
 
 
 def check_names(what: str, ours: Iterable[str], saved: Iterable[str]) -> None:
-    """Validate that a checkpoint has the same names as the object to restore.
+    """Validate that the values of a checkpoint have the same names as those of the object to restore into.
 
     Raises:
         CheckpointMismatchError: names differ.

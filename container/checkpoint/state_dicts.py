@@ -65,8 +65,9 @@ class StateDicts:
 
     @property
     def facts(self) -> Mapping[str, Any]:
-        """Return the description of all values (see :class:`container.checkpoint.state.Saveable`). The last call of
-        :meth:`groups` has created this description.
+        """Return the description of all values (see :class:`container.checkpoint.state.Saveable`).
+
+        Call :meth:`groups` first, because that method creates the description.
         """
         return {"state_dicts": self._described}
 
@@ -153,17 +154,17 @@ def _is_scheduler(value: Any) -> bool:
 
 
 def _keep_rates(saved: Mapping[str, Any], groups: list[dict[str, Any]]) -> bool:
-    """Replace the learning rates in the saved state of an optimizer by the script's.
+    """Replace the learning rates in the saved state of an optimizer by the learning rates of the script.
 
-    If a scheduler has changed the saved rate, the script's initial rate is changed in the same proportion. Otherwise
-    the training would start its schedule anew.
+    If a scheduler has changed the saved rate, the script's initial rate is changed in the same proportion. Without this
+    change, the training would start its schedule anew.
 
     Args:
-        saved: The saved ``state_dict`` of the optimizer. It is changed in place.
-        groups: The optimizer's groups of parameters, before the restore.
+        saved: The saved ``state_dict`` of the optimizer, which is changed in place.
+        groups: The optimizer's groups of parameters before the restore, with the script's learning rates.
 
     Returns:
-        Whether a group has a learning rate.
+        Whether a learning rate was replaced.
     """
     kept = False
     for theirs, ours in zip(saved.get("param_groups", ()), groups, strict=False):
@@ -181,11 +182,12 @@ def _keep_rates(saved: Mapping[str, Any], groups: list[dict[str, Any]]) -> bool:
 
 
 def _keep_base_rates(saved: dict[str, Any], ours: Mapping[str, Any], rates: list[Any]) -> None:
-    """Replace the rates from which a scheduler computes the learning rate by the script's. The place in the schedule is
-    the saved one.
+    """Replace, in the saved state of a scheduler, the base learning rates by those of the script.
+
+    The scheduler computes the learning rates from the base rates. The saved position in the schedule is kept.
 
     Args:
-        saved: The saved ``state_dict`` of the scheduler. It is changed in place.
+        saved: The saved ``state_dict`` of the scheduler, which is changed in place.
         ours: The scheduler's ``state_dict`` before the restore.
         rates: The optimizer's learning rates after the restore.
     """

@@ -450,6 +450,9 @@ class CheckpointStore:
 
         If a candidate vanishes meanwhile, start again, because a newer checkpoint exists in this case.
 
+        Args:
+            candidates: A function that returns the names of the candidates, in the order of preference.
+
         Raises:
             NoUsableCheckpointError: there are candidates, and all of them are damaged.
         """

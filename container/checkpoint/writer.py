@@ -21,9 +21,7 @@ _PATIENCE_S = 60.0
 
 
 class Target(abc.ABC, Generic[Job]):
-    """The interface of an object that writes the data of a :class:`BackgroundWriter`, such as a snapshot, to its
-    destination.
-    """
+    """The interface of an object that writes the jobs of a :class:`BackgroundWriter` to a destination."""
 
     @abc.abstractmethod
     def write(self, job: Job) -> None:
@@ -34,10 +32,10 @@ class Target(abc.ABC, Generic[Job]):
 
 
 class BackgroundWriter(Generic[Job]):
-    """A writer that writes jobs one after the other in a thread.
+    """A writer that writes jobs one after the other in a thread. A job is a piece of data, such as a snapshot.
 
     Args:
-        target: The object that writes the jobs to their destination.
+        target: The object that writes each job to the destination.
         pending: Maximum number of pending jobs, including the job that is being written.
         where: Name of the destination, for messages.
     """
@@ -107,7 +105,7 @@ class BackgroundWriter(Generic[Job]):
         """Write the pending jobs, stop the thread, and close the target.
 
         Raises:
-            Exception: the error of a job, if it has not been raised yet.
+            Exception: the error of a job, if the error has not been raised yet.
         """
         with self._changed:
             if self._closed:
@@ -132,7 +130,7 @@ class BackgroundWriter(Generic[Job]):
         self._raise()
 
     def _wait_until(self, condition: Callable[[], bool]) -> None:
-        """Wait until a condition is true. The caller holds the lock."""
+        """Wait until a condition is true, and print a message each minute. The caller holds the lock."""
         began = time.monotonic()
         while not self._changed.wait_for(condition, _PATIENCE_S):
             self._say_waiting(began)

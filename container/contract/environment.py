@@ -330,8 +330,13 @@ def read_json_file(path: Path, default: Any = None) -> Any:
 
 
 def host_name(tree: MLTree, index: int) -> str:
-    """Return this host's name from its configuration. Return ``algo-<index + 1>`` if the configuration does not name
-    the host.
+    """Return the name of a tree's host, from the configuration files in the tree.
+
+    Return ``algo-<index + 1>`` if the files do not name the host.
+
+    Args:
+        tree: The host's file tree.
+        index: The number of the host, from 0.
     """
     try:
         name = read_json_file(tree.resource_config_file, {}).get("current_host")

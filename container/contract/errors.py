@@ -11,7 +11,8 @@ class FleetfitError(Exception):
     """Base class of the errors that fleetfit raises intentionally.
 
     Attributes:
-        on_creation: A function that is called when an error is created.
+        on_creation: A function without arguments that is called whenever such an error is created. By default, the
+            function does nothing.
     """
 
     on_creation: Callable[[], None] = staticmethod(lambda: None)

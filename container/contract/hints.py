@@ -29,7 +29,7 @@ class Situation:
         base_dir: The root of the host's file tree, which is ``/opt/ml`` in a container.
         elsewhere: Whether the host is a different machine than the machine on which the user started the job.
         code: The folder of the script.
-        ours: Files and folders with fleetfit's own Python code. Their frames are omitted from tracebacks.
+        ours: Files and folders with fleetfit's own Python code. Frames of this code are omitted from tracebacks.
     """
 
     channels: tuple[str, ...] = ()

@@ -122,8 +122,8 @@ def decode(hyperparameters: Mapping[str, Any]) -> dict[str, Any]:
 def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
     """Return the job's entry point, or None if the job names no entry point.
 
-    As in SageMaker's training toolkit (``environment.py``), the environment variable takes precedence over the
-    hyperparameter.
+    As in SageMaker's training toolkit (``environment.py``), the environment variable ``SAGEMAKER_PROGRAM`` takes
+    precedence over the hyperparameter ``sagemaker_program``.
 
     Args:
         hyperparameters: The hyperparameters, encoded or decoded.
@@ -134,9 +134,10 @@ def program(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) 
 
 
 def submit_directory(hyperparameters: Mapping[str, Any], environment: Mapping[str, str]) -> str | None:
-    """Return the location of the code. The hyperparameter takes precedence over the environment variable.
+    """Return the location of the job's code: a URI or a path. Return None if the code is in the image.
 
-    Return None if neither the hyperparameter nor the variable is set. In this case, the code is in the image.
+    The hyperparameter ``sagemaker_submit_directory`` takes precedence over the environment variable
+    ``SAGEMAKER_SUBMIT_DIRECTORY``. The code is in the image if neither of the two is set.
     """
     value = decode_value(hyperparameters.get(SUBMIT_DIRECTORY)) or environment.get(SUBMIT_DIRECTORY_VARIABLE)
     return str(value) if value else None

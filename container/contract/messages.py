@@ -123,7 +123,10 @@ class Decoder:
         return None
 
     def take_bytes(self, size: int) -> bytes | None:
-        """Return the next bytes, which are not a part of a message. Return None if they are not complete yet."""
+        """Return the ``size`` bytes that follow the last returned message and are not a message themselves.
+
+        Return None if fewer bytes have been received so far.
+        """
         if len(self._buffer) < size:
             return None
         data = bytes(self._buffer[:size])

@@ -61,9 +61,9 @@ def shown(value: Any) -> str:
 def is_text(text: str, errors: str = "strict") -> bool:
     """Return whether a text can be encoded as UTF-8.
 
-    Half of a surrogate pair cannot be encoded, for example that of an emoji that was cut in two. With the ``errors``
-    "surrogateescape", the text may contain the characters that represent those bytes of a file's name that are not
-    UTF-8.
+    A lone surrogate cannot be encoded, for example one half of an emoji that was cut in two. Python also represents
+    the bytes of a file's name that are not UTF-8 by lone surrogates. With ``errors="surrogateescape"``, a text with
+    the surrogates of such bytes can be encoded.
     """
     try:
         text.encode("utf-8", errors)
@@ -147,7 +147,7 @@ def _of_call(function: Callable[..., Any], args: Sequence[Any], text: str) -> st
     Args:
         function: The function.
         args: The arguments without names, including the object of a method.
-        text: Python's message.
+        text: Python's error message for the call.
     """
     title = _title(function, args).removesuffix("()")
     code = function.__code__
@@ -162,7 +162,7 @@ def _of_call(function: Callable[..., Any], args: Sequence[Any], text: str) -> st
 
 
 def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
-    """Return what a message calls a function: ``fit()``, or the class that the function initializes."""
+    """Return a function's name for a message, such as ``fit()``. For ``__init__``, return the name of the class."""
     return type(args[0]).__name__ if function.__name__ == "__init__" else f"{function.__name__}()"
 
 

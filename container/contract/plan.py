@@ -71,7 +71,7 @@ class ProcessPlan:
         name: The name of the process in logs and error messages, such as ``rank 0``, ``worker``, ``ps`` or ``mpirun``.
         host: The host that the process runs on.
         role: The purpose of the process.
-        argv: The command, without the rank wrapper.
+        argv: The command, without the rank wrapper that starts the command (see :mod:`container.toolkit.rank`).
         environment: The environment variables of the process in addition to those of its host
             (:attr:`HostPlan.environment`).
         rank: The global rank, from 0. None for servers and launchers.

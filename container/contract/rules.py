@@ -101,7 +101,7 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
         kind: The dataclass.
         values: The values by field, as :func:`to_dict` returns them.
         what: How messages call a field, for example "run option". A location and a colon may precede, as in "channel
-            'a': key". By default, messages call a field "option of" and the name of the class.
+            'a': key". By default, messages call a field "option of KIND", with the name of the class.
 
     Raises:
         ConfigurationError: the values are not a dict, a name is unknown, or a value breaks its rule.
@@ -159,7 +159,7 @@ def read(
 
 
 def refuse(where: str, must_be: str, value: Any, remedy: str = "") -> InvalidValueError:
-    """Return the error for an option with an invalid value.
+    """Return the error for an option with an invalid value. The caller raises the error.
 
     Args:
         where: The name of the option, for the message.
@@ -372,7 +372,7 @@ def or_none(rule: Rule) -> Rule:
 
 
 def nested(kind: type) -> Rule:
-    """Return a rule that accepts an instance of a dataclass, or a dict of the dataclass's fields."""
+    """Return a rule that accepts an instance of a dataclass, or a dict of its fields, and returns an instance."""
 
     def rule(where: str, value: Any) -> Any:
         if isinstance(value, kind):

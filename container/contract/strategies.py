@@ -132,8 +132,8 @@ class Distribution:
         return values
 
     def to_dict(self) -> dict[str, dict[str, Any]]:
-        """Return the strategy as SageMaker's ``distribution`` dict. An option is omitted if its value is the dict's
-        default (see :attr:`left_out`).
+        """Return the strategy as SageMaker's ``distribution`` dict. An option is omitted if its value is the one
+        that SageMaker's dict implies for an omitted option (see :attr:`left_out`).
         """
         options = {
             field.name: getattr(self, field.name)
@@ -474,7 +474,7 @@ class Elastic(Distribution):
         return self.min_workers or self.min_hosts * self.processes_per_host
 
     def planned_workers(self, instance_count: int) -> int:
-        """Return the number of workers for which the user has chosen the job's batch size and learning rate."""
+        """Return the number of workers that the job's global batch size and learning rate are meant for."""
         return self.workers or instance_count * self.processes_per_host
 
     def first_workers(self, instance_count: int) -> int:

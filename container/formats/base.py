@@ -68,8 +68,12 @@ class Framing(Protocol):
         """
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the number of bytes that the record at ``start`` has at least, when it is complete. The buffer
-        contains only the part of the record before ``end``.
+        """Return the minimum size, in bytes, of an incomplete record that begins at ``start``.
+
+        The size is computed from the part of the record before ``end``, which is the only part in the buffer.
+
+        Raises:
+            FramingError: this part is not the beginning of a valid record.
         """
 
     def last(self, data: Buffer, start: int, end: int) -> int:

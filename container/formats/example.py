@@ -68,8 +68,8 @@ def _entry(entry: bytes) -> tuple[str, Feature]:
 
 
 def _fields(data: bytes, wanted: int | None = None) -> Iterator[tuple[int, bytes]]:
-    """Yield the number and the content of each field of a message. The content of a field with a single number is
-    encoded in the same way as packed numbers.
+    """Yield the number and the content of each field of a message. The content of a field that has a single number
+    is yielded in the encoding of packed numbers.
 
     Args:
         data: The encoded message.

@@ -90,7 +90,7 @@ class RecordIOFraming:
         return begin, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the number of bytes that the RecordIO record at ``start`` has at least, when it is complete."""
+        """Return the minimum size of an incomplete RecordIO record (see :class:`container.formats.base.Framing`)."""
         position = start
         while position + HEADER_SIZE <= end:
             size, flag = self._learn(data[position : position + HEADER_SIZE], start, 0)

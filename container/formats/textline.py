@@ -29,7 +29,7 @@ class TextLineFraming:
         return last, len(ends) - before
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the number of bytes that the line at ``start`` has at least, when it is complete."""
+        """Return the minimum size of an incomplete line (see :class:`container.formats.base.Framing`)."""
         return end - start + 1
 
     def last(self, data: Buffer, start: int, end: int) -> int:

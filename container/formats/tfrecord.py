@@ -139,7 +139,7 @@ class TFRecordFraming:
         return position, count
 
     def needed(self, data: Buffer, start: int, end: int) -> int:
-        """Return the number of bytes that the TFRecord at ``start`` has at least, when it is complete."""
+        """Return the minimum size of an incomplete TFRecord (see :class:`container.formats.base.Framing`)."""
         head = data[start : start + HEADER_SIZE]
         if end - start < HEADER_SIZE:
             return HEADER_SIZE

@@ -71,8 +71,8 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
         rest: The arguments that the parser did not know.
 
     Yields:
-        The name of the option, and the warning. The name is "" if the warning is valid whatever the script's other
-        parsers accept.
+        The name of the option, and the warning. The warning is void if the script later uses a parser that has the
+        option. For a warning that is valid in any case, the name is "".
     """
     options = parser._option_string_actions
     job = os.environ.get("SM_USER_ARGS", "")

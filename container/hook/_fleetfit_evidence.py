@@ -2,7 +2,7 @@
 
 ``sitecustomize`` in this folder imports this module if the job's strategy distributes the training. The module wraps
 the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. The module
-reports each way of joining once to the toolkit. At the end of the process, it reports a summary. If the facts cannot be
+reports each way of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be
 determined, the module reports the facts as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence`
 evaluates the reports. The code works with Python 3.6, and an error in this module never reaches the script.
 """
@@ -56,7 +56,7 @@ class Evidence:
     def open(self):  # type: ignore[no-untyped-def]
         """Report that this process is being observed."""
         self._tell({"pid": self._pid, "opened": True})
-        atexit.register(self.close)  # atexit calls the function that was registered first last
+        atexit.register(self.close)  # registered first, so that atexit calls this function last
 
     def go_on(self):  # type: ignore[no-untyped-def]
         """Report that this process, which the importer has forked, is being observed. The importer's own report does
@@ -68,8 +68,9 @@ class Evidence:
             self._tell({"pid": self._pid, "unknown": self.unknown})
 
     def join(self, how):  # type: ignore[no-untyped-def]
-        """Record that the process has joined other processes. Report this at once, because a process may exit without
-        running the functions of ``atexit``.
+        """Record that the process has joined other processes in the way ``how``.
+
+        Report a new way at once, because a process may exit without running the functions of ``atexit``.
         """
         if how not in self.joined:
             self.joined.append(how)
@@ -342,15 +343,14 @@ _LOOKED_FOR = {
 
 
 class _Finder:
-    """A finder that calls a function after each import of an observed module. It is the first finder in
-    ``sys.meta_path``.
-    """
+    """The first finder in ``sys.meta_path``, which calls a function after each import of an observed module."""
 
     def __init__(self, evidence):  # type: ignore[no-untyped-def]
         self._evidence = evidence
 
     def find_spec(self, name, path=None, target=None):  # type: ignore[no-untyped-def]
-        act = _LOOKED_FOR.get(name)  # a caller that only asks for the module's existence will import it later
+        # Not removed: a caller may only test whether the module exists, and import the module later.
+        act = _LOOKED_FOR.get(name)
         if act is None:
             return None
         # Ask all finders behind this one: mpi4py has its own finder.

@@ -46,7 +46,7 @@ def _leave_the_path() -> None:
 class _LateTarget:
     """The ``fd:inode`` of the pipe for events, in the importer and its forks.
 
-    A fork gets the pipe when it is set up for its rank. Until then, ``text`` is empty.
+    A fork gets the pipe when the fork is set up for its rank. Until then, ``text`` is empty.
     """
 
     def __init__(self) -> None:
@@ -310,7 +310,14 @@ class _Place:
         self._sockets = set()  # type: ignore[var-annotated]
 
     def wrap(self, module) -> None:  # type: ignore[no-untyped-def]
-        """Wrap the functions of the module ``horovod.common.basics``."""
+        """Wrap Horovod's functions for the start, the end and the local rank.
+
+        The start waits for this worker's rank. The end shuts down Horovod's sockets. The local rank and size are those
+        of the real host, because each worker is a separate host to Horovod.
+
+        Args:
+            module: The module ``horovod.common.basics``.
+        """
         basics = module.HorovodBasics
         init, shutdown = basics.init, basics.shutdown
 
@@ -355,7 +362,7 @@ class _Place:
 def _watch_servers(target: str) -> None:
     """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
 
-    Such a script is a server. The toolkit stops it when the scripts that train have ended.
+    Such a script is a server. The toolkit stops the script when the scripts that train have ended.
 
     Args:
         target: The pipe for events, as ``fd:inode``.
@@ -467,8 +474,13 @@ def _sockets():  # type: ignore[no-untyped-def]
 def _hang_up(sockets) -> None:  # type: ignore[no-untyped-def]
     """Shut down sockets, so that the processes at their other ends notice that this rank has disconnected.
 
-    If Horovod shuts down after a rank has died, it keeps its connections to the other ranks until the next rendezvous.
-    A rank that waits for data from this rank would then not start its rendezvous before the timeout.
+    If Horovod shuts down after a rank has died, Horovod keeps its connections to the other ranks until the next
+    rendezvous. Without this function, a rank that waits for data from this rank would start its rendezvous only after
+    the timeout.
+
+    Args:
+        sockets: Pairs of a descriptor and an inode, as :func:`_sockets` returns them. Only sockets that are still open
+            are shut down.
     """
     import socket
 

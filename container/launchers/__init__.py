@@ -28,9 +28,10 @@ class Launcher:
             :class:`container.toolkit.runtime.Runtime`.
         membership_changes: Whether hosts join and leave while the job runs. If True, the supervisor decides the
             membership. If False, the coordinator on algo-1 decides.
-        own_sessions: Whether the processes of each host get a session when several hosts share a machine. Linux
-            schedules each session separately. A session suits ranks that sleep while they wait. Ranks that poll while
-            they wait, such as MPI's, could not yield to the ranks of other sessions.
+        own_sessions: Whether the processes of each host get their own session (setsid) when several hosts share a
+            machine. Linux divides the processor time among sessions. Use True for ranks that sleep while they wait.
+            Use False for ranks that poll while they wait, such as MPI's, because such a rank can yield the processor
+            only to ranks of its own session.
         connects: Whether the processes connect to processes on other hosts, in addition to the connections between the
             toolkits.
         placed_by_script: Whether a worker gets its rank when its script requests the rank. Otherwise the worker gets
@@ -72,7 +73,7 @@ LAUNCHERS = {
 
 
 class LaunchError(Exception):
-    """Error for a strategy that cannot be started here. The message names what is missing, and the remedy."""
+    """Raised if the processes of a strategy cannot be started. The message names the cause and the remedy."""
 
 
 def launcher_of(strategy: Distribution | None) -> str:
@@ -94,10 +95,12 @@ def ports_per_host(strategy: Distribution | None) -> int:
 
 
 def ranks_variables(environment: Environment, variables: Mapping[str, str]) -> dict[str, str]:
-    """Return the known changes that mpirun, or another program that starts the ranks, makes to a host's variables.
+    """Return the environment variables that mpirun, or another starter of ranks, changes for the ranks of a host.
+
+    The result has the new values, and only the changes that fleetfit can compute in advance.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         variables: The variables of all processes of the host.
     """
     module = importlib.import_module(of(environment.strategy).module)
@@ -117,10 +120,10 @@ def defaults(environment: Environment) -> dict[str, str]:
 
 
 def check_tf_config(text: str, membership: Membership) -> None:
-    """Refuse a TF_CONFIG that is longer than Linux allows for a variable.
+    """Raise an error if a TF_CONFIG is longer than Linux allows for a variable.
 
     Args:
-        text: The longest TF_CONFIG of the job. It names every process.
+        text: The longest TF_CONFIG of the job's processes.
         membership: The hosts and their slots, for the error message.
 
     Raises:
@@ -154,7 +157,7 @@ def plan_job(
     """Plan a whole job from the facts that one of its hosts knows.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         command: The user's entry point as an argv list.
         membership: The hosts of the cluster. If None, the hosts in the configuration files.
 

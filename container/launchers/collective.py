@@ -28,7 +28,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan a cluster in which all workers have the same role.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         command: The user's entry point.
 

@@ -31,7 +31,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan the ranks of a membership.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         command: The user's entry point.
     """
@@ -46,6 +46,6 @@ def defaults(environment: Environment) -> dict[str, str]:
     """Return default variables for all ranks of a host. Variables that the user sets override the defaults.
 
     Args:
-        environment: The job as the host sees it. Hosts that join later are not included.
+        environment: The description of the job on the host. Hosts that join later are not included.
     """
     return torch_distributed.defaults(environment, alone=False)

@@ -13,7 +13,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan one process.
 
     Args:
-        environment: The job as its host sees it.
+        environment: The description of the job on its host.
         membership: The job's only host.
         command: The user's entry point.
 

@@ -39,7 +39,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan an MPI job.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         command: The user's entry point.
 
@@ -116,9 +116,8 @@ def _without_path(item: Option) -> Option:
 def _hosts(machine: Machine, membership: Membership) -> str:
     """Return the hosts with their slots, in the format of mpirun's option ``--host``.
 
-    On a shared machine or with OpenMPI 5, a single host is called ``localhost``. In these cases, mpirun does not
-    recognise by the host's name that mpirun itself runs on the host. With the name ``localhost``, mpirun starts no
-    daemon there.
+    On a shared machine or with OpenMPI 5, a single host is called ``localhost``, so that mpirun starts no daemon on the
+    host. In these cases, mpirun does not recognise the host's own name as the name of the machine that mpirun runs on.
 
     If several hosts share a machine, all hosts keep their names, so that mpirun starts a daemon for algo-1 too.
     Otherwise OpenMPI would use the machine's name for algo-1. The ranks of the other hosts, which see the same name,
@@ -131,10 +130,10 @@ def _hosts(machine: Machine, membership: Membership) -> str:
 
 
 def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[str, str]:
-    """Return the variables of the dynamic linker that mpirun's daemons change for their ranks.
+    """Return ``LD_LIBRARY_PATH`` with the value that mpirun or its daemons set for the ranks of a host.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         given: The variables of all processes of the host.
     """
     machine = environment.machine
@@ -148,7 +147,10 @@ def ranks_variables(environment: Environment, given: Mapping[str, str]) -> dict[
 
 
 def rank_wrapper(machine: Machine) -> tuple[str, ...]:
-    """Return the rank wrapper's command. The wrapper's command precedes the command that each rank runs."""
+    """Return the command of the rank wrapper (:mod:`container.toolkit.rank`), which starts a rank's own command.
+
+    The rank's own command is appended to the returned command.
+    """
     return (machine.python, "-I", "-S", os.path.join(machine.container_package, "__main__.py"), "rank", "--")
 
 

@@ -42,7 +42,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan a cluster with parameter servers.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts.
         command: The user's entry point.
 

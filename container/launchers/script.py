@@ -24,7 +24,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def _data(environment: Environment) -> str:
-    """Describe which part of the channels each host has. The text is the end of a sentence."""
+    """Return the end of a sentence that says which channels each host has as a whole, and which in part."""
     sharded = {
         name: config.get("S3DistributionType") == "ShardedByS3Key"
         for name, config in sorted(environment.input_data_config.items())

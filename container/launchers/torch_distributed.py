@@ -30,7 +30,7 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
     """Plan a cluster in which all ranks have the same role.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         command: The user's entry point.
     """
@@ -45,7 +45,7 @@ def variables(
     """Return a function that returns torchrun's variables for a given rank of a membership.
 
     Args:
-        environment: The job as one host sees it.
+        environment: The description of the job on one of its hosts.
         membership: The hosts and their slots.
         max_restarts: The maximum number of restarts of the ranks.
     """
@@ -111,7 +111,7 @@ def defaults(environment: Environment, *, alone: bool | None = None) -> dict[str
     """Return default variables for all ranks of a host. Variables that the user sets override the defaults.
 
     Args:
-        environment: The job as the host sees it.
+        environment: The description of the job on the host.
         alone: Whether this is the only host of the job. If None, the job's list of hosts decides.
     """
     machine, hosts = environment.machine, len(environment.hosts)

@@ -147,8 +147,8 @@ def _records_of_file(name: Any) -> Any:
 
 
 def _generated(request: ReadRequest, function: str, spec: Any) -> Any:
-    """Return a dataset whose elements Python readers return. Each iterator opens a reader. When the iterator ends, it
-    closes this reader.
+    """Return a dataset of the elements that Python readers return. Each iterator opens a reader at its beginning, and
+    closes the reader at its end.
 
     ``Dataset.from_generator`` would not work, because its functions are bound to the process that creates the dataset.
     """

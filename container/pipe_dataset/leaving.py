@@ -100,7 +100,7 @@ def closed(*, finished: bool) -> None:
 
 @contextlib.contextmanager
 def asked() -> Iterator[None]:
-    """Record when TensorFlow calls a Python reader. The code in the ``with`` block is the call."""
+    """Record the times of TensorFlow's calls of Python readers. Each call runs in a ``with`` block of this function."""
     global _asked, _gap
     if _asked:
         _gap = max(_gap, time.monotonic() - _asked)

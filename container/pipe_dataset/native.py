@@ -171,7 +171,9 @@ class NativeReader:
         return self._counts()[1] / 1e9
 
     def find(self, position: int) -> tuple[int, int] | None:
-        """Find the record at the position that TensorFlow reports. Only the most recent records can be found.
+        """Find the record at the position that TensorFlow's error message names.
+
+        Only the most recent records can be found.
 
         Returns:
             The offset of the record in the stream, and the number of the record, from 0. None if the record is not

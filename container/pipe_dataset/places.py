@@ -89,7 +89,7 @@ class EpochCounter:
         return epoch
 
     def begun(self, epoch: int) -> None:
-        """Record that an epoch has started whose number does not come from :meth:`take`."""
+        """Record that an epoch has started. Call this method if the epoch's number does not come from :meth:`take`."""
         with self._opened() as state:
             _put(state, epoch + 1)
 
@@ -133,7 +133,14 @@ def _put(state: int, number: int) -> None:
 
 
 def _over(until: float, timeout: float) -> str:
-    """Pause between two checks for a FIFO. Return why no more check follows, or "" if the wait continues."""
+    """Pause between two checks for a FIFO. Return "" if the caller must check again.
+
+    Otherwise return the end of an error message: the time that has passed without the FIFO, such as "within 120 s".
+
+    Args:
+        until: The time, by the monotonic clock, at which the caller gives up.
+        timeout: The time limit in seconds, for the returned text.
+    """
     if time.monotonic() > until:
         return f"within {timeout:g} s"
     return "before this process began to exit" if leaving.ending(_PAUSE) else ""

@@ -367,8 +367,8 @@ class Tolerant:
 
     Args:
         reader: The reader of the stream.
-        tolerated: The maximum number of damaged records in a row that are skipped. If more records are damaged, an
-            error is raised.
+        tolerated: The maximum number of damaged records in a row that are skipped. If more records in a row are
+            damaged, an error is raised.
     """
 
     def __init__(self, reader: StreamReader, tolerated: int) -> None:

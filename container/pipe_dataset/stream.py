@@ -31,9 +31,13 @@ SEGMENTS = 4
 
 @dataclasses.dataclass
 class ReceivedSegment:
-    """A segment whose records were returned. The segment's position in the stream is kept for error messages.
+    """A segment that a StreamReader has returned to its caller, with the segment's position for error messages.
 
-    The position consists of the segment's size, the segment's offset in the stream, and the number of earlier records.
+    Attributes:
+        segment: The segment.
+        size: Size of the segment's records in bytes.
+        at: The offset of the segment in the stream, in bytes.
+        records: Number of records in the stream before the segment.
     """
 
     segment: Segment

@@ -120,11 +120,11 @@ def extract_file(file: IO[bytes], target: Path, name: str = "the archive", bound
 
 
 def extract_stream(stream: IO[bytes], target: Path, name: str) -> None:
-    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does, but without limits. Data after the
-    archive remains unread in the pipe.
+    """Unpack an uncompressed tar archive from a pipe, as :func:`extract_file` does, but without limits on the sizes of
+    the files and the number of entries. Data after the archive remains unread in the pipe.
 
     Raises:
-        ArchiveError: an entry is refused, or the archive is damaged or exceeds a limit.
+        ArchiveError: an entry is refused, or the archive is damaged.
         OSError: reading or writing failed.
     """
     import tarfile

@@ -265,7 +265,7 @@ def _receive(sock: socket.socket, most: int) -> tuple[bytes, list[int]]:
 
 
 def _keep_alive(sock: socket.socket) -> None:
-    """Detect within about 20 seconds that the peer's machine is unreachable, although the connection was not closed."""
+    """Make the kernel end a TCP connection within about 20 seconds if the peer's machine becomes unreachable."""
     with contextlib.suppress(OSError):
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 5)

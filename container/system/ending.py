@@ -16,10 +16,11 @@ def run(main: Callable[[], int]) -> NoReturn:
     process ends at once. Files that are still open are not flushed, except for standard output and standard error. Use
     this function only for programs that run no code of users. The tear-down of all modules would take a tenth or more
     of a short program's processor time.
-    If the function raises an exception, the process ends as always.
+
+    If ``main`` raises an exception, the process ends as always.
     """
     codes: list[int] = []
-    atexit.register(_leave, codes)  # atexit calls the function that was registered first last
+    atexit.register(_leave, codes)  # registered first, so that atexit calls this function last
     codes.append(main())
     sys.exit(codes[0])
 

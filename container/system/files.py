@@ -26,7 +26,8 @@ def replace(path: Path, data: bytes, *, mode: int = 0o600) -> None:
     Raises:
         OSError: the file cannot be written.
     """
-    # Others may be able to write into the folder: a name that they cannot guess, and a file that is new.
+    # Other users may be able to write into the folder. Therefore the temporary file has a name that nobody can guess,
+    # and O_EXCL makes sure that the file is new.
     aside = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
     descriptor = os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:

@@ -88,7 +88,8 @@ def claim(folder: Path) -> None:
 def is_abandoned(folder: Path) -> bool:
     """Return whether fleetfit has created a folder, and the process that has created the folder has ended.
 
-    A folder of importers always counts as abandoned. Other processes may still use an abandoned folder.
+    A folder of importers always counts as abandoned, because the folder does not name its creator. Other processes may
+    still use an abandoned folder.
     """
     if _OF_IMPORTERS.fullmatch(folder.name):
         return True
@@ -101,7 +102,7 @@ def is_abandoned(folder: Path) -> bool:
 
 
 def remove_if_empty(folder: Path) -> None:
-    """Remove a private folder if its only file is the one that identifies the process that has created the folder."""
+    """Remove a private folder if it contains only the file :data:`NOTE`, which identifies the folder's creator."""
     if names_in(folder) == [NOTE]:
         with contextlib.suppress(OSError):
             (folder / NOTE).unlink()

@@ -25,7 +25,7 @@ def send(sock: socket.socket, message: Mapping[str, Any]) -> None:
 
 
 def decoded(data: bytes) -> dict[str, Any]:
-    """Return the message of a client. Return an empty message if the data is none."""
+    """Return the message in a client's data. Return an empty dict if the data is not a message."""
     with contextlib.suppress(ValueError):
         if isinstance(message := json.loads(data), dict):
             return message
@@ -130,8 +130,13 @@ class ForkServer(abc.ABC):
         return None
 
     def _hung_up(self, sock: socket.socket, data: bytes) -> None:
-        """Handle data without descriptors from a client, or the end of the client's connection. A process that was
-        forked for the client is killed.
+        """Kill the process that was forked for a client, and close the connection to the client.
+
+        This method is called when the client has closed the connection, or has sent data without descriptors.
+
+        Args:
+            sock: The connection to the client.
+            data: The data that the client has sent. Empty if the client has closed the connection.
         """
         for pid in [pid for pid, asked in self._forked.items() if asked is sock]:
             os.kill(pid, signal.SIGKILL)
@@ -142,7 +147,7 @@ class ForkServer(abc.ABC):
         """Return the reason why a request is refused. Return None if the request is granted."""
 
     def _answer(self, sock: socket.socket, request: Mapping[str, Any], pid: int, why: str) -> None:
-        """Tell a client whether a process was forked for its request. If none was, close the connection.
+        """Tell a client that a process was forked for its request, or close the connection if no process was forked.
 
         Args:
             sock: The connection to the client.

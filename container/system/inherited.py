@@ -33,14 +33,14 @@ def difference(pid: int) -> str | None:
     """Return the first property (see :func:`traits`) in which a process differs from this process, as an error message.
     Return None if all these properties are equal.
 
-    Because of such a difference, a fork of this process cannot replace the process.
+    Because of such a difference, a fork of this process cannot replace the other process.
     """
     own = traits(os.getpid())
     return next((f"its {name} differ" for name, theirs in traits(pid).items() if theirs != own[name]), None)
 
 
 def take_over(pid: int) -> None:
-    """Take over the working folder, the umask, the limits and the out-of-memory score of a process."""
+    """Give this process the working folder, the umask, the limits and the out-of-memory score of another process."""
     os.chdir(f"/proc/{pid}/cwd")
     os.umask(int(_status(pid)["Umask"], 8))
     score = Path(f"/proc/{pid}/oom_score_adj").read_text(encoding="ascii")

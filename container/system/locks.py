@@ -16,7 +16,7 @@ _PAUSE_S = 0.002
 
 
 def take(path: Path) -> int | None:
-    """Acquire a lock.
+    """Try to acquire the exclusive lock of a file, without waiting. Create the file if it is missing.
 
     Returns:
         The descriptor that holds the lock. None if another process holds the lock.
@@ -34,13 +34,15 @@ def take(path: Path) -> int | None:
 
 
 def take_from_askers(descriptor: int) -> bool:
-    """Take the lock of an open file, even if another process is just testing the lock with :func:`is_held`.
+    """Try to acquire the exclusive lock of an open file.
+
+    Wait up to five seconds for processes that are just testing the lock with :func:`is_held`.
 
     Args:
         descriptor: The file's descriptor.
 
     Returns:
-        Whether the lock was taken. False if another process holds the lock.
+        Whether the lock was acquired. False if another process holds the lock.
     """
     until = time.monotonic() + _ASKING_S
     while True:

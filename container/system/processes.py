@@ -2,8 +2,8 @@
 
 After :func:`become_subreaper`, every descendant of this process stays a descendant, whatever it does (double forks,
 ``setsid``). :func:`end_descendants` therefore kills all descendants. Processes started by :func:`spawn` get a death
-signal, so that they end when this process is killed. The next subreaper above this process then adopts the processes
-that *they* have started.
+signal, so that they end when this process is killed. The next subreaper above this process then adopts the child
+processes of the ended processes.
 """
 
 from __future__ import annotations
@@ -268,7 +268,7 @@ def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tu
         for pid in left:
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
-        time.sleep(pause)  # the kernel needs a moment to remove them
+        time.sleep(pause)  # the kernel needs a moment to remove the killed processes
         pause = min(pause * 2, 0.02)
 
 
@@ -279,7 +279,7 @@ def end_tree(process: int, pid: int, *, patience: float = 0.0, deadline: float =
         process: A descriptor of the process (pidfd), which becomes readable when the process has ended.
         pid: The pid of the process.
         patience: The time in seconds that the process gets to end by itself.
-        deadline: The time in seconds after the first signal after which to give up.
+        deadline: How long to send SIGKILL again and again before giving up, in seconds.
 
     Returns:
         The pids of processes that still exist. Normally the list is empty.

@@ -110,8 +110,9 @@ class _Removal:
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """Suppress an error. The first error is kept, so that it can be raised later. It is no error if another process
-        has removed the entry.
+        """Suppress an error in the ``with`` block. Keep the first error, so that the error can be raised later.
+
+        Ignore an entry that is missing because another process has removed the entry.
         """
         try:
             yield

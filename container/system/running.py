@@ -100,12 +100,23 @@ class Runner:
         session: bool = False,
         tidies: bool = False,
     ) -> RunningProcess:
-        """Start a process. See :meth:`estimators.backends.hosts.provider.Host.run` for most of the arguments.
+        """Start a process. If the process cannot be started, report the reason to the follower.
 
         Args:
+            argv: The command.
+            env: The environment variables of the process, in addition to those that all processes get.
             follower: The receiver of the process's output and of its end.
             cwd: The working directory of the process.
             apart: Whether the follower gets standard error separately from standard output.
+            lifeline: The name of the environment variable with the descriptor of the process's lifeline. The lifeline
+                is a pipe to which :meth:`RunningProcess.write` writes, and which is closed when this process ends. A
+                process without a lifeline gets a signal when this process ends (see ``tidies``).
+            listener: The name of the environment variable with the descriptor of the socket that :meth:`listen` has
+                opened.
+            runtime: The name of the environment variable with the path of a private folder for the process's sockets.
+                The folder is removed when the process has ended.
+            session: Whether the process gets a session of its own.
+            tidies: Whether the process gets SIGTERM instead of SIGKILL when this process ends.
         """
         environment = {**self._environment, **env}
         passed: list[int] = []

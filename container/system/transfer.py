@@ -159,7 +159,10 @@ class _Arrived:
 
 
 def left_out(path: Path) -> str:
-    """Return why :func:`pack` would leave out an entry of a file or folder. Return "" if it leaves out nothing."""
+    """Return the first reason why :func:`pack` would leave out the given file, or an entry of the given folder.
+
+    Return "" if :func:`pack` would leave out nothing.
+    """
     inner = (os.path.join(top, name) for top, names, files in os.walk(path, followlinks=True) for name in names + files)
     for one in (str(path), *inner) if not path.is_dir() else inner:
         try:

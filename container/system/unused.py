@@ -24,7 +24,7 @@ def unused_folders(now: float | None = None) -> list[Path]:
     when = time.time() if now is None else now
     candidates: list[Path] = []
     roots = dict.fromkeys((tempfile.gettempdir(), folders.root(), folders.SHARED_MEMORY))
-    # A path is made only of what may be one of ours: there may be thousands of other entries.
+    # Paths are created only for names that may be fleetfit's, because there may be thousands of other entries.
     names = ((root, name) for root in roots for name in names_in(root) if name.startswith(folders.PREFIX))
     for path in (Path(root) / name for root, name in names):
         with contextlib.suppress(OSError):
@@ -51,9 +51,10 @@ def _sign(path: Path) -> str:
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Return those of the given texts (see :func:`_sign`) that a process or the path of a bound unix socket contains.
+    """Return those of the given texts (see :func:`_sign`) that show that a folder is still used.
 
-    The environment, the command line, the working directory and the open files of each process are searched.
+    A text is searched for in the environment, the command line, the working directory and the open files of each
+    process, and in the paths of bound unix sockets.
     """
     used: set[str] = set()
     for pid in own_processes():

@@ -98,7 +98,7 @@ def _fail(error: Exception) -> NoReturn:
     """Print the error, and exit the process with code 1. Any thread may call this function."""
     _failing.acquire()
     try:
-        with contextlib.suppress(Exception):  # the reader of the output has ended, or it was closed
+        with contextlib.suppress(Exception):  # the reader of the output has ended, or the output was closed
             sys.stdout.flush()
         print(str(error).replace("\n", " "), file=sys.stderr, flush=True)
     finally:

@@ -86,7 +86,7 @@ class SharedObjects:
             try:
                 piece = next(shared.source, None)
             except BaseException:
-                # this reader raises the error; the others read by themselves, and get the same error
+                # this reader raises the error; the other readers read the object by themselves, and get the same error
                 shared.failed = True
                 raise
             with self._lock:

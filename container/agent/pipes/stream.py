@@ -77,6 +77,10 @@ class ChannelContents:
 
         The objects are first shuffled and then distributed. Therefore, as on SageMaker, a host gets different objects
         in each epoch.
+
+        Args:
+            epoch: The epoch, from 0.
+            host: Number of the host, from 0. None for this host.
         """
         if self.channel.distribution is DataDistribution.REPLICATED and self.channel.shuffle_seed is None:
             return self.objects

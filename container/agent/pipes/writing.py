@@ -1,4 +1,4 @@
-"""Write a FIFO and the notes beside it."""
+"""Write the stream of a FIFO, and the notes that tell the reader where objects begin in the stream."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class S3Upload(io.RawIOBase):
 
     Args:
         uri: ``s3://bucket/key``.
-        part: Size of the first parts in bytes.
+        part: Size of the first parts in bytes. Later parts are larger, because S3 limits the number of parts.
     """
 
     def __init__(self, uri: str, *, part: int = PART) -> None:
