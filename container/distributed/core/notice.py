@@ -22,7 +22,7 @@ _TOLD = 128 + signal.SIGTERM
 
 
 class Notice:
-    """A flag that is set, and listeners that are called, when this process receives SIGTERM.
+    """A handler of SIGTERM that sets a flag and calls listeners.
 
     SIGTERM announces that this process will be terminated soon. If the script has its own handler of SIGTERM, this
     handler is still called.

@@ -92,8 +92,13 @@ class Cluster(Ranks[TensorCollectives]):
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
-        """Raise an error for options of :meth:`optimizer` that have no effect because gradients are not reduced over
-        ranks.
+        """Raise an error if an option of :meth:`optimizer` is set that this cluster does not support, because the
+        cluster does not reduce gradients over ranks.
+
+        Args:
+            compression: The option ``compression`` of :meth:`optimizer`.
+            op: The option ``op`` of :meth:`optimizer`.
+            where: The rest of the error message, which names the strategy and the remedy.
 
         Raises:
             RefusedError: ``compression`` or ``op`` is not the default.
@@ -336,8 +341,8 @@ class Cluster(Ranks[TensorCollectives]):
             options: Other options of :meth:`dataset`.
 
         Returns:
-            The values that Keras logged for each epoch. In an elastic job, the list contains only the epochs, or parts
-            of epochs, that this rank has finished.
+            A list with a dict for each epoch. The dict has the values that Keras logged, by name. In an elastic job,
+            the list contains only the epochs, or parts of epochs, that this rank has finished.
         """
         dataset = self.dataset(
             make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
@@ -522,7 +527,7 @@ class Cluster(Ranks[TensorCollectives]):
         return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
-        """Return a model whose variables are all in this process."""
+        """Return the model itself, because its variables are in this process. With parameter servers, return a copy."""
         return model
 
 

@@ -173,9 +173,10 @@ class HorovodTensors(_OfArrays):
         return [int(number) for number in np.asarray(found)]
 
     def restart(self) -> None:
-        """Restart the numbering of collective operations after a new rendezvous.
+        """Reset the number of the next collective operation to 1, after a new rendezvous.
 
-        A rank that joins numbers its operations from 1. Therefore all ranks must start again with this number.
+        Horovod matches the operations of the ranks by number. A rank that joins begins with 1. Therefore all ranks must
+        begin with 1 again.
         """
         self._acts = 0
 

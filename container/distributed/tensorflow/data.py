@@ -55,10 +55,11 @@ class Vectorized:
         self._function = function
 
     def __call__(self, *records: Any) -> Any:
-        """Parse records, and check the number of rows.
+        """Parse a batch of records, and check that the function has returned one row for each record.
 
         Raises:
-            tf.errors.InvalidArgumentError: at run time, if the number of rows differs from the number of records.
+            tf.errors.InvalidArgumentError: the number of rows differs from the number of records. The error is raised
+                when the graph runs.
         """
         import tensorflow as tf
 
@@ -91,9 +92,10 @@ def vectorized(function: Parse) -> Vectorized:
 
 
 def no_shuffling(model: Any) -> dict[str, bool]:
-    """Return the argument with which ``model.fit`` does not shuffle. The datasets shuffle, and Keras 3 warns otherwise.
+    """Return ``{"shuffle": False}`` as an argument for ``model.fit``. Without this argument, Keras 3 warns that a
+    dataset cannot be shuffled.
 
-    A model may have its own ``fit``, without this argument.
+    Return an empty dict if the model has its own ``fit`` without the argument ``shuffle``.
     """
     return {"shuffle": False} if "shuffle" in inspect.signature(model.fit).parameters else {}
 
@@ -254,7 +256,9 @@ def training_shard(
 
 
 def _warn_of_orders(records: Any) -> None:
-    """Print a warning if the ranks that divide the records may get them in different orders."""
+    """Print a warning if the order of the records may differ between ranks. Some records would then be used several
+    times in an epoch, and other records would not be used.
+    """
     if why := why_apart(records):
         warnings.warn(
             f"{why}. Each rank gets another order, and takes its share of it: some records are used several times in "
@@ -481,7 +485,12 @@ def sized(epochs: Any, batches: int) -> Any:
 
 
 def _with_options(dataset: Any, tuned: bool) -> Any:
-    """Set the options of a rank's batches. For autotuning, use the value that the user has set for the records."""
+    """Return the dataset with automatic sharding turned off, and with autotuning turned on or off.
+
+    Args:
+        dataset: A rank's batches.
+        tuned: Whether TensorFlow's autotuning is on. The value is the user's setting for the records.
+    """
     import tensorflow as tf
 
     options = tf.data.Options()
