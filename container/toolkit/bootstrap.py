@@ -17,7 +17,9 @@ ARCHIVE = "toolkit.tar.gz"
 
 
 def main() -> None:
-    """Replace this process by the toolkit. Return only if this fails, after the failure was written."""
+    """Replace this process by the toolkit. If the toolkit cannot be started, write the reason (:func:`refuse`), and
+    return.
+    """
     if sys.version_info < LEAST:
         has = ".".join(map(str, sys.version_info[:2]))
         refuse(
@@ -38,7 +40,9 @@ def main() -> None:
 
 
 def refuse(reason: str) -> None:
-    """Write the reason for a failure to standard error, and to the file that SageMaker reads."""
+    """Write the reason why the toolkit cannot be started to standard error, and to ``output/failure``, which SageMaker
+    reads.
+    """
     sys.stderr.write(reason + "\n")
     failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")
     with contextlib.suppress(OSError), open(failure, "w", encoding="utf-8") as file:

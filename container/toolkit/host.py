@@ -90,7 +90,7 @@ class HostRuntime(Runtime):
                     self._perform(action)
                 self._events.popleft()
         except BaseException:
-            self._events.clear()  # otherwise the resulting failure would wait behind this event forever
+            self._events.clear()  # otherwise the failure that follows would wait for this event forever
             raise
         if self._machine.next_deadline != self._due:
             self._set_timer(self._machine.next_deadline)
@@ -154,7 +154,7 @@ class HostRuntime(Runtime):
         self.fail(Failure(cause=Cause.TIMEOUT, message=message, host=self._host))
 
     def _say_who_runs(self) -> None:
-        """Print why the job continues after the end of rank 0's script, and which hosts it waits for."""
+        """Print that rank 0's script has ended, and which hosts the job still waits for."""
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
         if left:
             self._output.say(

@@ -327,7 +327,9 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """Send SIGTERM to every running rank. The later end of a rank is then not a failure, however the rank ends."""
+        """Send SIGTERM to every running rank. Afterwards, the end of a rank counts as no failure, whatever the exit
+        code is.
+        """
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
@@ -338,7 +340,9 @@ class Gang:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Send the variables with its rank to a process that waits for them (``variables.PLACE``)."""
+        """Send a process the variables that contain the rank of the process. The process was started without a rank
+        (``variables.PLACE``), and waits for these variables.
+        """
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
@@ -412,7 +416,9 @@ class Gang:
         connection.received = lambda message: self._introduced(connection, message)
 
     def _introduced(self, connection: Connection, message: Message) -> None:
-        """Handle the first message of a connection, which identifies the peer."""
+        """Handle the first message of a connection: it says whether the peer is a rank wrapper or mpirun's remote
+        shell. Close the connection of any other peer.
+        """
         match message:
             case {"op": "rank", "name": str(name), "pid": int(pid)}:
                 self._attach(connection, name, pid)

@@ -154,7 +154,7 @@ class _Order:
         self.child = 0
 
     def take(self, number: int, frame: object) -> None:
-        """Handle SIGTERM."""
+        """Handle SIGTERM: record the signal, and forward it to the command if the command has started."""
         self.told = True
         if self.child:
             _signal(self.child, number, self.of_group)

@@ -201,16 +201,16 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
 
 
 def _cause_of(said: str, kind: str, lines: Sequence[str]) -> str:
-    """Return the line of a message of Keras, TensorFlow or PyTorch that names the cause. The first line only names the
-    place.
+    """Return the line that names the cause, in a message of Keras, TensorFlow or PyTorch whose first line only says
+    where the exception was caught.
 
-    TensorFlow and PyTorch's DataLoader show the exception itself in a later line. Keras shows the message of the
-    exception in bold.
+    TensorFlow and PyTorch's DataLoader print the exception itself in a later line. Keras prints the exception's message
+    in bold. If no such line is found, return the first line.
 
     Args:
-        said: The first line.
+        said: The first line of the message.
         kind: The exception's type.
-        lines: The other lines.
+        lines: The other lines of the message.
     """
     end = next((place for place, line in enumerate(lines) if _RECEIVED.search(line)), len(lines))
     named = [line.strip() for line in lines[:end] if _NAMED.match(line) and not _WRAPPER.match(line.strip())]

@@ -145,7 +145,12 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
 
 
 def _take_tree(tree: Path, base: Path) -> None:
-    """Replace ``/opt/ml`` by a link to this job's folder, in a container that is kept between jobs."""
+    """Replace ``base`` by a link to this job's folder, in a container that is kept between jobs.
+
+    Args:
+        tree: The job's folder.
+        base: The path that scripts use, normally ``/opt/ml``.
+    """
     if base.is_dir() and not base.is_symlink():
         remove_tree(base)  # the image's own folder, which is empty
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -323,7 +328,7 @@ class Preparation:
             self._imports = imports.read(folder / self._env.program, folder, horovod=runs_horovod)
         if runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            # Ranks see the user's packages, from which the toolkit itself is isolated.
+            # Ranks can import the user's packages, but the toolkit itself cannot.
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)

@@ -91,7 +91,7 @@ class PipError(RuntimeError):
 
     Attributes:
         remedy: The cause and the remedy of a known error. None if the error is unknown.
-        said: The error lines that pip has printed.
+        said: The error that pip has printed, line by line (:func:`error_lines`).
     """
 
     def __init__(self, remedy: str | None, said: Sequence[str]) -> None:
@@ -194,10 +194,14 @@ def error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _follow(fd: int, until: float) -> Generator[str, None, tuple[list[str], bool]]:
-    """Yield lines until the end of the output or the deadline.
+    """Yield the lines of pip's output until the end of the output or the deadline.
+
+    Args:
+        fd: The descriptor of a pipe with pip's output.
+        until: The deadline, as a value of ``time.monotonic()``.
 
     Returns:
-        The last lines, and whether the output ended before the deadline.
+        The last lines (at most ``_KEPT_LINES``), and whether the output ended before the deadline.
     """
     import select
 

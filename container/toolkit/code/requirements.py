@@ -168,7 +168,7 @@ def _read(requirements: Path) -> Requirements:
 
 
 def _names(wanted: Requirements, project: Path) -> bool:
-    """Return whether the requirements contain the project itself."""
+    """Return whether the requirements file names the project's folder as a package to install."""
     return os.path.realpath(project) in map(os.path.realpath, wanted.local)
 
 
@@ -192,7 +192,9 @@ def _cached(folder: Path, told: Told) -> Path | None:
 
 @contextlib.contextmanager
 def _lock(file: Path, told: Told) -> Iterator[None]:
-    """Hold a lock during a ``with`` block. The kernel releases the lock if this process is killed."""
+    """Lock a file during a ``with`` block. If another process has locked the file, report this to ``told``, and wait.
+    The kernel releases the lock if this process is killed.
+    """
     with open(file, "w", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -282,7 +284,7 @@ def _interpreter(python: str) -> _Interpreter:
 
 
 class _Installation:
-    """Find the packages that are missing, and install them into ``staging/overlay``.
+    """Find the packages that the interpreter's environment lacks, and install these packages into ``staging/overlay``.
 
     Args:
         requirements: The requirements file. None if there is no such file.
