@@ -1,5 +1,5 @@
-"""Improve the hints about a missing module that is not a package, but a file next to the job's code that was
-not sent.
+"""Improve the hint about a module that a script could not import. The module may be the user's own file, next to the
+job's code, which was not sent to the hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Return a failure with better hints about missing modules that lie next to the job's code on the
-    caller's machine.
+    """Return a failure with a better hint about each missing module whose file is next to the job's code on the
+    caller's machine. Return the failure unchanged if there is no such module.
     """
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure

@@ -563,8 +563,8 @@ class Supervisor:
             self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
 
     def _secondary(self, name: str, message: str) -> None:
-        """Post a secondary status that the backend reports. Post nothing once the status is copied from a managed
-        service.
+        """Post the event that the backend has reported a secondary status. Post nothing if the job's status is copied
+        from a managed service.
         """
         if not self._mirror.begun:
             self.post(events.StatusReported(SecondaryStatus(name), message))

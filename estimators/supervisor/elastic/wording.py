@@ -14,7 +14,7 @@ from estimators.supervisor.elastic.policy import Limits
 
 
 class Wording:
-    """The messages about waiting for workers. They name the missing workers and the time limit.
+    """The messages about waiting for workers. The messages name the missing workers and the time limit.
 
     Args:
         strategy: The job's strategy.
@@ -86,10 +86,10 @@ class Wording:
         return f"instance_count={self._first_hosts}"
 
     def _missing(self, text: str) -> str:
-        """Return a text that names the hosts whose workers are missing. Return "" if no workers are missing.
+        """Insert the names of the hosts whose workers are missing into a text. Return "" if no workers are missing.
 
         Args:
-            text: The text, in which ``{}`` stands for the hosts.
+            text: The text, in which ``{}`` stands for the names.
         """
         names = [f"{host.name}{self._place_of(host.name)}" for host in self._roster.missing]
         return text.format(", ".join(names)) if names else ""

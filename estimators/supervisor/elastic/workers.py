@@ -29,7 +29,7 @@ _HOPELESS = 3
 
 
 class WorkerControl:
-    """The control of the workers on all present hosts: it starts, places and terminates them.
+    """The control of the workers on all present hosts. The class starts workers, gives them ranks, and terminates them.
 
     Args:
         controller: The controller of the membership.
@@ -181,8 +181,8 @@ class WorkerControl:
         return True
 
     def exclude(self, host: ElasticHost) -> float:
-        """Exclude a host after a failure, so that no new worker starts there. Return the length of the exclusion in
-        seconds.
+        """Exclude a host after a failure, so that no new worker starts on the host. Return the duration of the
+        exclusion in seconds.
         """
         controller = self._controller
         now = controller.clock()
