@@ -136,8 +136,8 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line about the end of each attempt that did not complete. Return nothing if the job has only one
-    attempt.
+    """Return a line about the end of each attempt that did not complete. Return an empty tuple if the job has had only
+    one attempt.
     """
     own = status.get(statuses.OWN, {})
     return tuple(Ending.from_dict(values).line() for values in own.get("attempts") or ()) if own.get("attempt") else ()
@@ -150,10 +150,13 @@ def _strategy(spec: TrainingJobSpec) -> Distribution | None:
 
 
 def _steps_per_second(chief: list[Event]) -> float | None:
-    """Return the number of steps per second.
+    """Return the number of steps per second. Return None if no durations are known.
 
-    The number is computed from the durations of the steps. If the durations are unknown, the number is computed from
-    the epochs. The first of several epochs is then omitted.
+    The number is computed from the durations of the steps. If these durations are unknown, the number is computed from
+    the durations of the epochs, without the first of several epochs.
+
+    Args:
+        chief: The events ``steps`` of the lowest rank in the last attempt, one for each epoch.
     """
     durations = [d for d in (_durations(event) for event in chief) if d is not None]
     if durations:

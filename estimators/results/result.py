@@ -344,8 +344,8 @@ class Result:
         return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Return the scaling efficiency: the samples per second of each process, divided by those of each process of
-        the baseline.
+        """Return the scaling efficiency: the samples per second and process of this result, divided by the samples per
+        second and process of the baseline.
 
         Return None if a speed is unknown. Return None also for several hosts without a strategy, because each host then
         trains separately.

@@ -160,9 +160,13 @@ def look(place: int) -> Look:
 
 
 def looks(strategies: Sequence[str | None]) -> list[Look]:
-    """Return the styles of items by their strategies. A strategy has the same colour in every plot.
+    """Return the style of each item. The item's strategy determines the colour. A strategy has the same colour in every
+    plot.
 
     If all items have the same strategy, each item has a different colour.
+
+    Args:
+        strategies: The strategy of each item, or None.
     """
     if len(set(strategies)) == 1:
         return [look(place) for place in range(len(strategies))]
