@@ -1,7 +1,7 @@
 """Unpack and run our toolkit in a container whose image does not contain it. This file is the container's entry point.
 
 This file is beside ``toolkit.tar.gz`` in a channel, and runs alone, on the image's Python. The file imports none of our
-modules. Even an old Python must be able to parse this file, so that it can report that Python is too old.
+modules. Even an old Python must be able to parse this file, because the file reports that Python is too old.
 """
 
 from __future__ import annotations

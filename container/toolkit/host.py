@@ -175,7 +175,7 @@ class HostRuntime(Runtime):
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
-        """Stop the job on all hosts: send SIGTERM to the ranks, and give them time to save. A second call ends this
+        """Stop the job on all hosts: send SIGTERM to the ranks, whose scripts get time to save. A second call ends this
         host's processes at once.
         """
         self._handle(PlainEvent.STOP_ASKED)
@@ -446,8 +446,8 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """Request a host's toolkit to start mpirun's daemon, because mpirun has called its remote shell. mpirun runs
-        only on algo-1.
+        """Handle the request of mpirun's remote shell: ask the toolkit of ``host`` to start mpirun's daemon. mpirun,
+        and therefore its remote shell, runs only on algo-1.
         """
         if not self._env.is_master:
             connection.close()

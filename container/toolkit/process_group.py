@@ -1,4 +1,5 @@
-"""Start the processes of one host, observe them through their wrappers' connections, and send signals to them.
+"""Start the processes of one host, observe the processes through the connections of their wrappers, and send signals to
+the processes.
 
 Rank wrappers (:mod:`container.toolkit.rank`) are started by the toolkit or by mpirun. Rank wrappers and mpirun's remote
 shell (:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user
@@ -335,7 +336,7 @@ class Gang:
         self.signal_all(signal.SIGTERM, (Role.RANK,))
 
     def signal(self, member: ClusterProcess, number: int) -> None:
-        """Send a signal to a process, through its wrapper."""
+        """Send the signal ``number`` to a process, through its wrapper."""
         if member.wrapper is not None and not member.ended:
             member.wrapper.send({"op": "signal", "number": int(number)})
 

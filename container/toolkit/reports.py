@@ -169,9 +169,10 @@ def is_port_conflict(failure: Failure) -> bool:
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:
-    """Add a hint that names the ranks that TensorFlow has lost.
+    """Return a failure with a hint that names the ranks to which TensorFlow has lost contact.
 
-    The hint is added if rank 0 of a collective job only reports that other ranks are lost.
+    Without the hint, the failure of rank 0 in a job with CollectiveAllReduce only says that other tasks are lost.
+    Return any other failure unchanged.
     """
     text = failure.traceback or failure.log_tail or ""
     said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)

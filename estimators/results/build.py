@@ -234,8 +234,13 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return the metric values. The ``samples`` of a value is the number of records trained on by the end of the
-    previous epoch.
+    """Return the values of the metrics. The attribute ``samples`` of a value is the number of records that the attempt
+    had trained on at the end of the previous epoch.
+
+    Args:
+        events: The job's events.
+        created: The time of the job's creation, in seconds since the epoch. If None, times are counted from the first
+            value.
     """
     values = [
         event
@@ -272,8 +277,13 @@ def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
 
 
 def _moments(events: list[Event], created: float | None) -> tuple[Moment, ...]:
-    """Return the changes of an elastic job in chronological order. The first membership is omitted, because nothing
-    changes.
+    """Return the changes of an elastic job in chronological order. The first membership is omitted, because it changes
+    nothing.
+
+    Args:
+        events: The job's events.
+        created: The time of the job's creation, in seconds since the epoch. If None, times are counted from the first
+            change.
     """
     kept = [event for event in events if event.kind in _MOMENTS]
     origin = created * 1e9 if created is not None else min((event.time_ns for event in kept), default=0)

@@ -85,7 +85,7 @@ class RankResult:
             ready. The value is the median over epochs of the mean of each epoch. None if the time was not measured.
         epochs_own_s: For each epoch, the mean seconds of a step without the time of waiting for reduced gradients.
         peak_memory_bytes: The peak memory (resident set) in bytes. None while the rank runs.
-        exit_code: The exit code of the process. None while the process runs, or if a signal terminated it.
+        exit_code: The exit code of the process. None while the process runs, or if a signal terminated the process.
         signal: The number of the signal that terminated the process, or None.
     """
 

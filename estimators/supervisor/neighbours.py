@@ -68,7 +68,9 @@ def hint_at(hint: str, code: Path, cwd: str, sent: Path) -> str | None:
 
 
 def _excluded(name: str, code: Path, sent: Path) -> Path | None:
-    """Return the path of a module in the source folder or in one of its subfolders, if the module was not sent."""
+    """Return the path of a module that is in the source folder, or in one of its subfolders, but was not sent. The path
+    is relative to the source folder. Return None if there is no such module.
+    """
     for path in (code / f"{name}.py", code / name, *code.glob(f"*/{name}.py"), *code.glob(f"*/{name}")):
         if _is_there(path) and not (sent / path.relative_to(code)).exists():
             return path.relative_to(code)

@@ -38,8 +38,8 @@ class Notice:
         """Install a handler for SIGTERM, and add a listener.
 
         Args:
-            listener: A function that the signal handler calls, or None. The function must be short: it may set a flag,
-                for example.
+            listener: A function that the signal handler calls, or None. The function must return quickly. For example,
+                the function sets a flag.
 
         Returns:
             Whether the handler is installed. Python can install signal handlers only in the main thread.

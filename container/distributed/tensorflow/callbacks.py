@@ -493,6 +493,14 @@ def callbacks_for(
     """Return the callbacks in the order in which Keras must call them. The callback that averages the logs over the
     ranks precedes the callbacks that read the logs.
 
+    Args:
+        cluster: The cluster.
+        checkpointer: The argument of :meth:`Cluster.callbacks`.
+        warmup_epochs: The argument of :meth:`Cluster.callbacks`.
+        validate: A function that returns the metrics of a model, to evaluate the model after each epoch. None for no
+            evaluation.
+        report: Whether to report and write the values that Keras logs for each epoch.
+
     Raises:
         TypeError: ``checkpointer`` is not a Checkpointer.
         ValueError: an option is out of range.

@@ -171,9 +171,9 @@ class Cluster(Ranks[TensorCollectives]):
                 these records and adds weights. ``"drop"`` drops these records. None means ``"pad"`` for elements ``(x,
                 y)`` and ``(x, y, sample_weight)``, and ``"drop"`` for other elements, which cannot have weights.
             holds: The records in this process's dataset. ``"all"`` means all records. ``"host"`` means the records of
-                this host, as with a ShardedByS3Key channel. ``"rank"`` means the records of this rank. If None, the
-                value is determined: channels in Pipe mode provide it, and ``"all"`` is assumed for other datasets. If
-                the job has a ShardedByS3Key channel that is not in Pipe mode, ``holds`` must not be None.
+                this host, as with a ShardedByS3Key channel. ``"rank"`` means the records of this rank. If None, a
+                dataset that reads channels in Pipe mode has the value of these channels. ``"all"`` is assumed for other
+                datasets. If the job has a ShardedByS3Key channel that is not in Pipe mode, ``holds`` must not be None.
             resumable: Whether a training can continue within an epoch after a restart. If true, checkpoints of
                 ``callbacks(checkpointer)`` record which records were consumed. After a restart, each of the remaining
                 records is used once. The dataset must return the records in the same order each time. If false, an
@@ -549,8 +549,8 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _write_saved_model(model: Any, directory: Path) -> Path:
-    """Write the model to a temporary folder, then rename the folder, so that programs that serve the model never read
-    incomplete files.
+    """Write the model into the folder ``directory / "1"``, and return this folder. The files are first written to a
+    temporary folder, which is then renamed, so that programs that serve the model never read incomplete files.
     """
     staged = directory / f".staged-{_VERSION}-{os.getpid()}"
     target = directory / _VERSION

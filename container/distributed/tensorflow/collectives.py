@@ -114,12 +114,12 @@ class HorovodTensors(_OfArrays):
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank, as Horovod reports it."""
+        """Return the number of this rank. Horovod reports the number."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """Return the number of ranks, as Horovod reports it."""
+        """Return the number of ranks. Horovod reports the number."""
         return int(self._hvd.size())
 
     def check_op(self, op: str) -> None:
@@ -166,8 +166,8 @@ class HorovodTensors(_OfArrays):
 
         Args:
             numbers: The numbers. All ranks must pass lists of the same length.
-            name: The name of the operation. Only one operation of this name may be in progress. If an operation is
-                repeated under the same name, Horovod executes it faster.
+            name: The name of the operation. Only one operation of this name may be in progress. Horovod executes an
+                operation faster if an earlier operation had the same name.
         """
         found = self._hvd.broadcast(_tensor(np.array(numbers, np.int64)), 0, name=f"fleetfit.{name}")
         return [int(number) for number in np.asarray(found)]
@@ -257,7 +257,7 @@ class TensorFlowCollectives(_OfArrays):
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
 
     def _eager(self, act: Any, tensors: Any) -> Any:
-        """Execute a collective operation outside a ``tf.function``.
+        """Execute a collective operation outside a ``tf.function``, and return the results.
 
         TensorFlow can execute collective operations only in a graph. Therefore one graph is created for each
         combination of the tensors' types and shapes.

@@ -320,9 +320,14 @@ def _dealt(
 
 
 def _random_part(records: Any, options: BatchOptions, size: int) -> Any:
-    """Return a random selection from all records.
+    """Return a random selection from all records, for ``partition="shuffle"``. Print a warning if there are several
+    ranks.
 
-    The selection has as many records as each rank has with ``partition="shard"``.
+    The selection contains one ``size``-th of the records, as with ``partition="shard"``.
+
+    Raises:
+        ValueError: ``options.shuffle`` is not set.
+        RefusedError: ``options.holds`` says that the processes have different records.
     """
     _check_buffer(options)
     if options.holds not in (None, "all"):
@@ -365,7 +370,15 @@ def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: i
 
 
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Parse | None) -> Any:
-    """Return a rank's batches for an evaluation. Every record belongs to exactly one rank."""
+    """Return a rank's batches for an evaluation. Every record belongs to exactly one rank.
+
+    Args:
+        records: The records that ``size`` ranks divide, in the same order on each of these ranks.
+        rank: The number of this rank among these ranks, from 0.
+        size: Number of these ranks. 1 if ``records`` contains only this rank's records.
+        batch_size: Number of records in a batch.
+        parse: A function that is applied to each record, or None.
+    """
     tuned = bool(records.options().autotune.enabled)
     if size > 1:
         _warn_of_orders(records)
@@ -445,7 +458,7 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
 
 
 def _full_batches(records: Any, batch_size: int) -> Any:
-    """Return the batches. An incomplete last batch is dropped.
+    """Divide the records into batches, and return the batches. An incomplete last batch is dropped.
 
     If the number of batches is unknown, the returned batches also have an unknown first dimension. The reason is that
     Keras 3.15 detects the end of such a dataset by requesting one more batch. With a known batch size, metrics would

@@ -193,7 +193,9 @@ class TorchLoader:
         return now
 
     def _tell_within(self, step: int, seconds: float) -> None:
-        """Report the step that the epoch has reached, so that a long epoch shows progress before it ends."""
+        """Report the number of finished steps of the epoch, so that a long epoch shows progress before the end of the
+        epoch.
+        """
         if self._collectives.rank == 0:
             known = {} if self._records is None else {"steps": step + self._dealing(self._records).steps}
             events.emit("within_epoch", epoch=self.epoch + 1, step=step, seconds=round(seconds, 6), **known)

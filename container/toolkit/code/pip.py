@@ -118,7 +118,7 @@ def lines_of(
         python: The path of the interpreter whose pip is run.
         cwd: The working directory, to which relative paths refer. pip imports no module from this directory.
         timeout: The time limit in seconds.
-        environ: The environment. fleetfit's own variables are removed from it.
+        environ: The environment variables for pip. fleetfit's own variables are not passed to pip.
 
     Raises:
         PipError: pip has failed, is not installed, or has exceeded the time limit.
@@ -171,7 +171,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def remedy(output: str, python: str) -> str | None:
-    """Return the cause and the remedy of a known error. Return None if the error is unknown."""
+    """Return the cause and the remedy of a known error. Return None if the error is unknown.
+
+    Args:
+        output: The output of pip.
+        python: The path of the interpreter, for the remedy.
+    """
     for pattern, text in _REMEDIES:
         if re.search(pattern, output):
             return text.format(python=python)

@@ -173,7 +173,8 @@ def _names(wanted: Requirements, project: Path) -> bool:
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return a cached overlay.
+    """Return a cached overlay, and record the time of its use. Send ``told`` the warnings of the overlay's
+    installation.
 
     Returns:
         The folder of the overlay. None if no packages are missing. ``_ABSENT`` if the overlay does not exist.
@@ -259,7 +260,7 @@ def _file_digest(path: str | Path) -> str:
 
 def _interpreter(python: str) -> _Interpreter:
     """Return the facts about an interpreter's environment. Start the interpreter only if this process runs under a
-    different one.
+    different interpreter.
     """
     python = os.path.abspath(shutil.which(python) or python)
     if python == os.path.abspath(sys.executable):
@@ -379,8 +380,12 @@ class _Installation:
         return next(wheels.glob("*.whl"))
 
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
-        """Return the dependencies of a project that cannot be built, and add a warning. The script then runs from the
-        project's folder.
+        """Return the dependencies of a project that cannot be built, and add a warning. The script runs from the
+        project's folder, because the project is not installed.
+
+        Args:
+            project: The folder of the project.
+            error: The error of the build, from which the warning quotes the cause.
         """
         needed = requirement_files.dependencies_of(project / "pyproject.toml")
         got = "its dependencies are installed" if needed else "its dependencies must be in a requirements.txt"
@@ -431,9 +436,13 @@ class _Installation:
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
-    """Return the requirement that pins the package in an item of pip's report to its version or source.
+    """Return a requirement for exactly the version or the source of a package that pip has found.
 
     Source: "Installation Report" of pip's documentation, and PEP 610 (direct_url.json).
+
+    Args:
+        item: An item of ``install`` in pip's report. The item describes one package.
+        hashed: Whether the requirement contains the hashes of the package's files.
     """
     name = f"{item['metadata']['name']}=={item['metadata']['version']}"
     info = item["download_info"]

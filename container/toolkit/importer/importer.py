@@ -36,7 +36,11 @@ _END_S = 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
-    """Return whether it saves time to import a script's packages once for all ranks. Pure."""
+    """Return whether to start an importer: whether the script imports a slow package. Pure.
+
+    The variable ``variables.FORK`` overrides this rule: with "1", an importer is started for any package, and with "0",
+    no importer is started.
+    """
     asked = environment.get(variables.FORK)
     return asked != "0" and bool(imports.packages if asked == "1" else imports.packages & SLOW)
 

@@ -183,7 +183,12 @@ class _Host(ForkServer):
 
 
 def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]]:
-    """Set up this process in the same way as a rank wrapper sets up the process of its command.
+    """Turn this forked process into the process of a rank: set the environment, the output, the process group and
+    ``sys.path``, as a rank wrapper does for its command.
+
+    Args:
+        request: The request of the rank wrapper.
+        given: The modules that the importer has imported.
 
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.

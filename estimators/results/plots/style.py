@@ -33,7 +33,7 @@ WIDTH = 7.0
 
 
 def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with the width of a notebook, and the figure's axes row by row.
+    """Return a figure with the width of a notebook and ``height`` inches, and the figure's axes row by row.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -79,7 +79,9 @@ def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend(made: Figure, axes: Axes) -> None:
-    """Add one legend for all axes of a figure, beside the axes. The figure becomes wider."""
+    """Add one legend for all axes of a figure, beside the axes. The figure becomes wider. Add no legend for a single
+    curve.
+    """
     handles, names = axes.get_legend_handles_labels()
     if len(names) < 2:
         return  # a single curve needs no legend

@@ -151,7 +151,8 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Exclude a lost worker's host for a while, and schedule another worker for the time after the exclusion.
+        """Handle the loss of a worker: exclude the worker's host for a while, and schedule another worker for the time
+        after the exclusion. Fail the job if too many workers have ended before the first cluster has formed.
 
         Returns:
             Whether the training continues.
