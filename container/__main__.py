@@ -68,7 +68,9 @@ def main() -> int:
 
 
 def find_package() -> None:
-    """Have this package found if this file was started by its path, whose folder is then the first on ``sys.path``."""
+    """Replace this file's folder by the folder's parent in ``sys.path``, so that ``import container`` finds this
+    package. Do nothing if this program was started with ``python -m container``.
+    """
     here = os.path.dirname(os.path.abspath(__file__))
     if __package__ in (None, ""):
         sys.path[:] = [os.path.dirname(here), *(path for path in sys.path if os.path.abspath(path) != here)]

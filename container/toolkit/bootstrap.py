@@ -1,7 +1,7 @@
 """Unpack and run our toolkit in a container whose image does not contain it. This file is the container's entry point.
 
 This file is beside ``toolkit.tar.gz`` in a channel, and runs alone, on the image's Python. The file imports none of our
-modules. Even an old Python must be able to parse this file, so that it can report that Python is too old.
+modules. Even an old Python must be able to parse this file, because the file reports that Python is too old.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ ARCHIVE = "toolkit.tar.gz"
 
 
 def main() -> None:
-    """Replace this process by the toolkit. Return only if this fails, after the failure was written."""
+    """Replace this process by the toolkit. If the toolkit cannot be started, write the reason (:func:`refuse`), and
+    return.
+    """
     if sys.version_info < LEAST:
         has = ".".join(map(str, sys.version_info[:2]))
         refuse(
@@ -38,7 +40,9 @@ def main() -> None:
 
 
 def refuse(reason: str) -> None:
-    """Write the reason for a failure to standard error, and to the file that SageMaker reads."""
+    """Write the reason why the toolkit cannot be started to standard error, and to ``output/failure``, which SageMaker
+    reads.
+    """
     sys.stderr.write(reason + "\n")
     failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")
     with contextlib.suppress(OSError), open(failure, "w", encoding="utf-8") as file:

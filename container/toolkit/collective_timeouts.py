@@ -29,7 +29,7 @@ def describe(text: str, traceback: str | None) -> str | None:
         traceback: The traceback of the exception that ended the rank. None if no exception ended the rank.
     """
     for said in (traceback or "", text):
-        if (found := _NCCL.search(said)) is not None:  # the first one: later ones were waiting for it
+        if (found := _NCCL.search(said)) is not None:  # the first operation: later operations waited for the first
             return f"NCCL's collective {found['number']}, {found['name']}, timed out after {_seconds(found['ms'])}"
     if traceback is None:
         return None

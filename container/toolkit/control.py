@@ -30,7 +30,7 @@ class HostsListener(Protocol):
         """Handle a message that a host has sent after "hello"."""
 
     def host_lost(self, host: str, reason: str) -> None:
-        """Handle the end of a host's connection."""
+        """Handle the end of a host's connection. ``reason`` says why the connection ended."""
 
 
 class MasterListener(Protocol):

@@ -6,7 +6,8 @@ message, and gets back the message to send to all hosts.
 The hosts' messages: ``ready`` (with the ports that are reserved for the host), ``raised`` (a process's uncaught
 exception; the message about the process's end follows soon), ``survived`` (the process ended normally nevertheless),
 ``failed`` (with a failure), ``stop`` (the host was told to stop), ``evidence`` (whether a rank communicates with the
-others), ``stopped``, ``done`` (the host's ranks have ended, or only serve), ``ended``.
+others), ``stopped``, ``done`` (the host's ranks have ended, or only serve other ranks), ``ended`` (all processes of the
+host have ended).
 
 The coordinator's messages to all hosts: ``go`` (with every host's ports), ``stop``, ``end`` (with the first failure),
 ``finish``.
@@ -133,7 +134,11 @@ class Coordinator:
         return {"op": "end", "failure": failure.to_dict()}
 
     def lost(self, host: str, reason: str, now: float) -> Message | None:
-        """Handle the end of a host's connection. This is a failure, except while the job is being stopped or ended."""
+        """Handle the end of a host's connection. The end is a failure, except while the job is being stopped or ended.
+
+        Returns:
+            The message for all hosts. None if no message must be sent.
+        """
         self.ended.add(host)
         if self._raised is not None and self._raised[0] == host:
             self._raised = None
@@ -149,9 +154,12 @@ class Coordinator:
         )
 
     def check_gathered(self, now: float) -> Message | None:
-        """Fail if a host has sent no message for too long.
+        """Fail the job if a host that is not ready yet has sent no message for ``start_timeout`` seconds.
 
         A host may take any time to prepare, but must send messages meanwhile.
+
+        Returns:
+            The message for all hosts. None if no message must be sent.
         """
         others = [host for host in self.missing() if host != self._hosts[0]]
         silent = [host for host in others if now - self._heard[host] > self._start_timeout]

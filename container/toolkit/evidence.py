@@ -157,7 +157,12 @@ def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | No
 
 
 def failure(text: str, host: str) -> Failure:
-    """Return the failure for a job that was not distributed, but runs with the option ``on_undistributed="fail"``."""
+    """Return the failure of a job that was not distributed. The job has the option ``on_undistributed="fail"``.
+
+    Args:
+        text: The :func:`verdict`.
+        host: The name of the host that reports the failure.
+    """
     return Failure(
         cause=Cause.UNSOUND,
         message=f"{text} The job fails because RunOptions(on_undistributed='fail') is set.",

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
 
 class ProgressWatch:
-    """Report to the judge of the job's progress whether this host's ranks are active, and where they wait.
+    """Observe this host's ranks, and send the judge two kinds of messages: that a rank shows activity, and where in its
+    code each rank waits.
 
     Args:
         loop: The event loop.
@@ -49,7 +50,7 @@ class ProgressWatch:
         self._active = True
 
     def start(self) -> None:
-        """Start the observation. The method is called when the ranks are started."""
+        """Start to observe the ranks. The caller has just started them."""
         if self._limit:
             self._watch(self._limit)
 

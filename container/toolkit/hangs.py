@@ -143,7 +143,9 @@ def waiting_in(text: str, code_dir: Path) -> str | None:
 
 
 def _module(frames: list[tuple[str, int, str]]) -> str:
-    """Return the package that is being imported, judged by the outermost frame of an installed package."""
+    """Return the name of the package that is being imported. The outermost frame of an installed package determines the
+    name.
+    """
     for path, _, _ in reversed(frames):
         _, found, inside = path.rpartition("site-packages/")
         if found:
@@ -152,8 +154,8 @@ def _module(frames: list[tuple[str, int, str]]) -> str:
 
 
 def ask(pid: int) -> bool:
-    """Request the stacks of a rank. If the rank's process has no handler for the signal, for example because it is a
-    shell, request the stacks of its child processes.
+    """Request the stacks of a rank by a signal. If the rank's process has no handler for the signal, because the
+    process is a shell, for example, send the signal to its child processes.
 
     Returns:
         Whether any process has a handler of the signal. Processes without a handler get no signal.
@@ -175,7 +177,8 @@ def ask(pid: int) -> bool:
 
 
 def where(pid: int, wrapper: int | None, text: str, code_dir: Path, *, asked: bool) -> str:
-    """Return a phrase that describes where a rank is in its code, or why it cannot answer.
+    """Return a phrase that describes where a rank is in its code. If the rank has printed no stack, the phrase
+    describes why.
 
     Args:
         pid: The pid of the rank's process.

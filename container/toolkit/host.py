@@ -90,7 +90,7 @@ class HostRuntime(Runtime):
                     self._perform(action)
                 self._events.popleft()
         except BaseException:
-            self._events.clear()  # otherwise the resulting failure would wait behind this event forever
+            self._events.clear()  # otherwise the failure that follows would wait for this event forever
             raise
         if self._machine.next_deadline != self._due:
             self._set_timer(self._machine.next_deadline)
@@ -154,7 +154,7 @@ class HostRuntime(Runtime):
         self.fail(Failure(cause=Cause.TIMEOUT, message=message, host=self._host))
 
     def _say_who_runs(self) -> None:
-        """Print why the job continues after the end of rank 0's script, and which hosts it waits for."""
+        """Print that rank 0's script has ended, and which hosts the job still waits for."""
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
         if left:
             self._output.say(
@@ -175,7 +175,7 @@ class HostRuntime(Runtime):
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
-        """Stop the job on all hosts: send SIGTERM to the ranks, and give them time to save. A second call ends this
+        """Stop the job on all hosts: send SIGTERM to the ranks, whose scripts get time to save. A second call ends this
         host's processes at once.
         """
         self._handle(PlainEvent.STOP_ASKED)
@@ -446,8 +446,8 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """Request a host's toolkit to start mpirun's daemon, because mpirun has called its remote shell. mpirun runs
-        only on algo-1.
+        """Handle the request of mpirun's remote shell: ask the toolkit of ``host`` to start mpirun's daemon. mpirun,
+        and therefore its remote shell, runs only on algo-1.
         """
         if not self._env.is_master:
             connection.close()

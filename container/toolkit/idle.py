@@ -4,15 +4,15 @@ The process has loaded the toolkit's modules, and forks a toolkit for each job. 
 in the container before a job's script runs. Each forked toolkit ends with its job. Only the importer
 (:mod:`container.toolkit.importer`) stays for the scripts of the next job, as long as this process runs.
 
-A job has the container as long as its supervisor is connected to SOCKET. This process greets the supervisor with
-``yours``, and all other supervisors with ``busy``. The supervisor passes the ``environment`` of a toolkit, with a
-descriptor for the toolkit's standard input, output and error, and a descriptor for the answer. When the toolkit has
-ended, this process answers with ``ended`` and the toolkit's ``exit_code``. If a signal has killed the toolkit, the exit
-code is 128 plus the signal's number.
+One job at a time has the container: the job whose supervisor is connected to SOCKET. This process sends ``yours`` to
+this supervisor, and ``busy`` to any other supervisor that connects. The job's supervisor passes the ``environment`` of
+a toolkit, with a descriptor for the toolkit's standard input, output and error, and a descriptor for the answer. When
+the toolkit has ended, this process answers with ``ended`` and the toolkit's ``exit_code``. If a signal has killed the
+toolkit, the exit code is 128 plus the signal's number.
 
-Before the supervisor hangs up, it sends for how many seconds the container is to be ``kept``. If no other job has taken
-the container within this time, this process exits, and with it the container ends. If the supervisor was killed, or
-does not want the container to be kept, this process exits at once.
+Before the supervisor closes the connection, it sends ``keep``: for how many seconds this process waits for the next
+job. If no job has taken the container within this time, this process exits, and the container ends. If the supervisor
+was killed, or sends 0, this process exits at once.
 
 After SIGTERM (``docker stop``), the process sends SIGTERM to the running toolkits, and exits after they have exited. A
 second SIGTERM, or SIGINT, makes the process exit at once.

@@ -1,4 +1,5 @@
-"""Start the processes of one host, observe them through their wrappers' connections, and send signals to them.
+"""Start the processes of one host, observe the processes through the connections of their wrappers, and send signals to
+the processes.
 
 Rank wrappers (:mod:`container.toolkit.rank`) are started by the toolkit or by mpirun. Rank wrappers and mpirun's remote
 shell (:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user
@@ -327,18 +328,22 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """Send SIGTERM to every running rank. The later end of a rank is then not a failure, however the rank ends."""
+        """Send SIGTERM to every running rank. Afterwards, the end of a rank counts as no failure, whatever the exit
+        code is.
+        """
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
 
     def signal(self, member: ClusterProcess, number: int) -> None:
-        """Send a signal to a process, through its wrapper."""
+        """Send the signal ``number`` to a process, through its wrapper."""
         if member.wrapper is not None and not member.ended:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Send the variables with its rank to a process that waits for them (``variables.PLACE``)."""
+        """Send a process the variables that contain the rank of the process. The process was started without a rank
+        (``variables.PLACE``), and waits for these variables.
+        """
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
             member.place = place
@@ -412,7 +417,9 @@ class Gang:
         connection.received = lambda message: self._introduced(connection, message)
 
     def _introduced(self, connection: Connection, message: Message) -> None:
-        """Handle the first message of a connection, which identifies the peer."""
+        """Handle the first message of a connection: it says whether the peer is a rank wrapper or mpirun's remote
+        shell. Close the connection of any other peer.
+        """
         match message:
             case {"op": "rank", "name": str(name), "pid": int(pid)}:
                 self._attach(connection, name, pid)

@@ -1,7 +1,7 @@
 """Run one process of the cluster as a child of this wrapper: ``python -m container rank -- command…``.
 
-The toolkit or mpirun starts one wrapper for each process. The kernel kills the wrapper when the process that started it
-ends, and the command when the wrapper ends.
+The toolkit or mpirun starts one wrapper for each process. When the process that started the wrapper ends, the kernel
+kills the wrapper. When the wrapper ends, the kernel kills the command.
 
 The wrapper sends the command's output to the host's toolkit through separate pipes, because mpirun would split long
 lines and multi-byte characters. The wrapper reports how the command ended *before* the wrapper itself ends. Thus the
@@ -154,7 +154,7 @@ class _Order:
         self.child = 0
 
     def take(self, number: int, frame: object) -> None:
-        """Handle SIGTERM."""
+        """Handle SIGTERM: record the signal, and forward it to the command if the command has started."""
         self.told = True
         if self.child:
             _signal(self.child, number, self.of_group)
@@ -335,8 +335,8 @@ def host_command(environ: os._Environ[str] | dict[str, str]) -> list[str] | None
 
 
 def _await_place(toolkit: BlockingConnection, env: dict[str, str]) -> bool:
-    """Wait for the variables that contain the worker's rank, and add them to ``env``. Return False if the worker gets
-    no rank.
+    """Wait until the toolkit sends the variables that contain the worker's rank, and add these variables to ``env``.
+    Return False if the toolkit has ended, or requests the worker to end.
     """
     while (message := toolkit.receive()) is not None:
         if message["op"] == "place":

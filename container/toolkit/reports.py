@@ -169,9 +169,10 @@ def is_port_conflict(failure: Failure) -> bool:
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:
-    """Add a hint that names the ranks that TensorFlow has lost.
+    """Return a failure with a hint that names the ranks to which TensorFlow has lost contact.
 
-    The hint is added if rank 0 of a collective job only reports that other ranks are lost.
+    Without the hint, the failure of rank 0 in a job with CollectiveAllReduce only says that other tasks are lost.
+    Return any other failure unchanged.
     """
     text = failure.traceback or failure.log_tail or ""
     said = re.search(r"tasks are unhealthy \(stopped sending heartbeats\):\s*((?:/job:\S+\s*)+)", text)
@@ -201,16 +202,16 @@ def _headline(traceback: str | None, exception: Mapping[str, Any] | None) -> str
 
 
 def _cause_of(said: str, kind: str, lines: Sequence[str]) -> str:
-    """Return the line of a message of Keras, TensorFlow or PyTorch that names the cause. The first line only names the
-    place.
+    """Return the line that names the cause, in a message of Keras, TensorFlow or PyTorch whose first line only says
+    where the exception was caught.
 
-    TensorFlow and PyTorch's DataLoader show the exception itself in a later line. Keras shows the message of the
-    exception in bold.
+    TensorFlow and PyTorch's DataLoader print the exception itself in a later line. Keras prints the exception's message
+    in bold. If no such line is found, return the first line.
 
     Args:
-        said: The first line.
+        said: The first line of the message.
         kind: The exception's type.
-        lines: The other lines.
+        lines: The other lines of the message.
     """
     end = next((place for place, line in enumerate(lines) if _RECEIVED.search(line)), len(lines))
     named = [line.strip() for line in lines[:end] if _NAMED.match(line) and not _WRAPPER.match(line.strip())]

@@ -120,18 +120,20 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def stop(self) -> None:
-        """Send SIGTERM to the ranks, and give them time to save. A second call ends them at once."""
+        """Send SIGTERM to the ranks, whose scripts get ``stop_grace`` seconds to save. A second call ends the ranks at
+        once.
+        """
 
     @abc.abstractmethod
     def end_now(self) -> None:
         """Stop this host's processes without a grace period."""
 
     def follow(self, lifeline: int) -> None:
-        """Handle the messages that the supervisor sends over the lifeline. When the lifeline ends, the supervisor has
-        ended: stop this host's processes.
+        """Handle the messages that the supervisor sends over the lifeline, which is a connection to the supervisor. The
+        lifeline ends only if the supervisor has ended. Then stop this host's processes.
 
         Args:
-            lifeline: The descriptor of the lifeline. The runtime closes it.
+            lifeline: The descriptor of the lifeline. The runtime closes the descriptor.
         """
         Connection(self._loop, lifeline, self._instructed, self._lifeline_ended)
         # Only with a lifeline: a managed service has its own measurements, and would show ours as lines of the log.
@@ -217,8 +219,12 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def tell_progress(self, kind: str, values: dict[str, Any]) -> None:
-        """Send a message to the judge of the job's progress: ``progress``, or ``stacks`` with ``places`` and
-        ``missing``.
+        """Send a message to the judge of the job's progress.
+
+        Args:
+            kind: ``progress`` if a rank of this host shows activity, or ``stacks``.
+            values: Empty for ``progress``. For ``stacks``: ``places`` (where in its code each process waits, by
+                process) and ``missing`` (the tensors that Horovod waits for, by missing rank).
         """
 
     @property

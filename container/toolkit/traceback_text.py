@@ -184,7 +184,7 @@ def _end(lines: list[str], start: int) -> int:
 
 
 def _goes_on(lines: list[str], i: int) -> bool:
-    """Return whether an empty line is a source line among the frames of a traceback."""
+    """Return whether a traceback continues after its empty line ``i``. Such a line is the source line of a frame."""
     return i + 1 < len(lines) and lines[i + 1].startswith("  ")
 
 

@@ -145,7 +145,12 @@ def _run(loop: SelectorLoop, output: Output, base: Path, settings: HostSettings,
 
 
 def _take_tree(tree: Path, base: Path) -> None:
-    """Replace ``/opt/ml`` by a link to this job's folder, in a container that is kept between jobs."""
+    """Replace ``base`` by a link to this job's folder, in a container that is kept between jobs.
+
+    Args:
+        tree: The job's folder.
+        base: The path that scripts use, normally ``/opt/ml``.
+    """
     if base.is_dir() and not base.is_symlink():
         remove_tree(base)  # the image's own folder, which is empty
     base.parent.mkdir(parents=True, exist_ok=True)
@@ -169,10 +174,10 @@ def shared_memory_dir(runtime_dir: Path) -> Path:
 
 
 def _remove_runtime_dir(folder: Path) -> None:
-    """Remove this host's private folder. Also remove the job's folder around it, if no other host's folder is left in
-    it.
+    """Remove this host's private folder. Also remove the parent folder, which belongs to the job, if the parent folder
+    is then empty.
 
-    The toolkit removes the folders itself, because the supervisor may have ended before.
+    The toolkit removes the folders itself, because the supervisor may have ended earlier.
     """
     remove_tree(folder, ignore_errors=True)
     remove_tree(shared_memory_dir(folder), ignore_errors=True)
@@ -185,8 +190,13 @@ def _configuration_failure(error: Exception, host: str) -> Failure:
 
 
 def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report models that the script has saved in its working folder, if the model folder is empty. Only the model
-    folder is uploaded.
+    """Report to the supervisor the models that the script has saved in its working folder, if the model folder is
+    empty. Only the model folder is uploaded.
+
+    Args:
+        runtime: The runtime, which sends the report.
+        environment: The job as this host sees it.
+        since: The time at which the preparation ended, in seconds since the epoch. Older files are ignored.
     """
     tree = environment.tree
     with contextlib.suppress(OSError):
@@ -198,8 +208,13 @@ def _tell_of_misplaced_models(runtime: Runtime, environment: Environment, since:
 
 
 def _tell_of_opt_ml(runtime: Runtime, environment: Environment, since: float) -> None:
-    """Report files that the script has written into the machine's ``/opt/ml``, although this host uses a different
+    """Warn of files that the script has written into the machine's ``/opt/ml``, although this host uses a different
     folder. Such files are not uploaded.
+
+    Args:
+        runtime: The runtime, which sends the warning.
+        environment: The job as this host sees it.
+        since: The time at which the preparation ended, in seconds since the epoch. Older files are ignored.
     """
     if environment.tree.base == Path(DEFAULT_BASE_DIR):
         return
@@ -323,7 +338,7 @@ class Preparation:
             self._imports = imports.read(folder / self._env.program, folder, horovod=runs_horovod)
         if runs_horovod:
             inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-            # Ranks see the user's packages, from which the toolkit itself is isolated.
+            # Ranks can import the user's packages, but the toolkit itself cannot.
             paths = (str(self._overlay or ""), *inherited, *sys.path, site.getusersitepackages())
             installed = [path for path in paths if path]
             horovod_builds.check(folder / self._env.program, folder, installed, self._env.current_host)
@@ -518,7 +533,8 @@ def _with_job(settings: HostSettings, environment: Environment) -> HostSettings:
 
 
 def _mode(environment: Environment, name: str) -> str:
-    """Return how the job reacts to a problem in the training, as one of the job's parameters says: "warn" or "fail".
+    """Return the value of the job's parameter ``name``, which says how the job reacts to a problem in the training:
+    "warn" or "fail". "warn" is the default.
 
     Raises:
         ValueError: the parameter is neither "warn" nor "fail".

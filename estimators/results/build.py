@@ -136,8 +136,8 @@ def from_events(
 
 
 def _endings(status: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return a line about the end of each attempt that did not complete. Return nothing if the job has only one
-    attempt.
+    """Return a line about the end of each attempt that did not complete. Return an empty tuple if the job has had only
+    one attempt.
     """
     own = status.get(statuses.OWN, {})
     return tuple(Ending.from_dict(values).line() for values in own.get("attempts") or ()) if own.get("attempt") else ()
@@ -150,10 +150,13 @@ def _strategy(spec: TrainingJobSpec) -> Distribution | None:
 
 
 def _steps_per_second(chief: list[Event]) -> float | None:
-    """Return the number of steps per second.
+    """Return the number of steps per second. Return None if no durations are known.
 
-    The number is computed from the durations of the steps. If the durations are unknown, the number is computed from
-    the epochs. The first of several epochs is then omitted.
+    The number is computed from the durations of the steps. If these durations are unknown, the number is computed from
+    the durations of the epochs, without the first of several epochs.
+
+    Args:
+        chief: The events ``steps`` of the lowest rank in the last attempt, one for each epoch.
     """
     durations = [d for d in (_durations(event) for event in chief) if d is not None]
     if durations:
@@ -231,8 +234,13 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return the metric values. The ``samples`` of a value is the number of records trained on by the end of the
-    previous epoch.
+    """Return the values of the metrics. The attribute ``samples`` of a value is the number of records that the attempt
+    had trained on at the end of the previous epoch.
+
+    Args:
+        events: The job's events.
+        created: The time of the job's creation, in seconds since the epoch. If None, times are counted from the first
+            value.
     """
     values = [
         event
@@ -269,8 +277,13 @@ def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
 
 
 def _moments(events: list[Event], created: float | None) -> tuple[Moment, ...]:
-    """Return the changes of an elastic job in chronological order. The first membership is omitted, because nothing
-    changes.
+    """Return the changes of an elastic job in chronological order. The first membership is omitted, because it changes
+    nothing.
+
+    Args:
+        events: The job's events.
+        created: The time of the job's creation, in seconds since the epoch. If None, times are counted from the first
+            change.
     """
     kept = [event for event in events if event.kind in _MOMENTS]
     origin = created * 1e9 if created is not None else min((event.time_ns for event in kept), default=0)

@@ -121,7 +121,13 @@ def job_values(result: Result) -> dict[str, Any]:
 
 
 def estimator_html(kind: str, settings: Settings, job: str | None) -> str:
-    """Return an estimator as HTML: the settings that differ from the defaults, and the name of its latest job."""
+    """Return an estimator as HTML: the settings that differ from the defaults, and the name of the latest job.
+
+    Args:
+        kind: The name of the estimator's class.
+        settings: The estimator's settings.
+        job: The name of the estimator's latest job. None if there is no job.
+    """
     shown = [
         (field.name, [_value_text(mask_value("", value) if isinstance(value, Mapping | tuple) else value)])
         for field in dataclasses.fields(settings)

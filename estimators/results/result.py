@@ -85,7 +85,7 @@ class RankResult:
             ready. The value is the median over epochs of the mean of each epoch. None if the time was not measured.
         epochs_own_s: For each epoch, the mean seconds of a step without the time of waiting for reduced gradients.
         peak_memory_bytes: The peak memory (resident set) in bytes. None while the rank runs.
-        exit_code: The exit code of the process. None while the process runs, or if a signal terminated it.
+        exit_code: The exit code of the process. None while the process runs, or if a signal terminated the process.
         signal: The number of the signal that terminated the process, or None.
     """
 
@@ -344,8 +344,8 @@ class Result:
         return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Return the scaling efficiency: the samples per second of each process, divided by those of each process of
-        the baseline.
+        """Return the scaling efficiency: the samples per second and process of this result, divided by the samples per
+        second and process of the baseline.
 
         Return None if a speed is unknown. Return None also for several hosts without a strategy, because each host then
         trains separately.

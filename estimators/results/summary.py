@@ -10,8 +10,8 @@ if TYPE_CHECKING:
 
 
 def summary(result: Result) -> dict[str, Any]:
-    """Return a result as one flat row of values. Unknown values are None. Times are in seconds, memory and exchanged
-    data in bytes.
+    """Return the values of one row of a comparison's table, by name. Unknown values are None. Times are in seconds,
+    memory and exchanged data in bytes.
     """
     times = result.step_times
     cost = result.cost()

@@ -104,7 +104,14 @@ def _typeset(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def _narrow(head: Sequence[str], rows: Sequence[Sequence[str]], width: int) -> str:
-    """Return a transposed table. If the title of its only row is too long, the title is wrapped above the table."""
+    """Return a transposed table as text. If the table has only one column of values and is wider than ``width``, the
+    title of this column is wrapped above the table.
+
+    Args:
+        head: The titles of the columns of the transposed table.
+        rows: The rows of the transposed table.
+        width: The largest width of the table, in columns of a terminal.
+    """
     if _width((head, *rows)) <= width or len(head) != 2:
         return _typeset(head, rows)
     return "\n".join([*textwrap.wrap(head[1], width), _typeset(("", ""), rows).lstrip("\n")])

@@ -25,10 +25,15 @@ class _Series:
         self.last: tuple[int, Event] | None = None
 
     def add(self, place: int, event: Event) -> int:
-        """Add a value.
+        """Count a value, and keep the value if it is one of the n-th values. The latest value is kept separately in any
+        case.
+
+        Args:
+            place: The position of the event among all events.
+            event: The event with the value.
 
         Returns:
-            1 if the value is kept as every n-th value. Otherwise 0. The last value is kept separately in any case.
+            1 if the value is one of the n-th values. Otherwise 0.
         """
         self.last = (place, event)
         self.count += 1
@@ -38,10 +43,10 @@ class _Series:
         return 1
 
     def shrink(self, limit: int) -> int:
-        """Keep at most ``limit`` values.
+        """Double the interval n until at most ``limit`` n-th values are kept.
 
         Returns:
-            The number of values that were removed from the kept values.
+            The number of values that are no longer kept.
         """
         before = len(self.kept)
         while len(self.kept) > limit:
@@ -64,8 +69,8 @@ def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event],
     Args:
         events: The events in their order. The events are read one by one, so that the list of events need not fit into
             memory.
-        most: The maximum number of metric values to keep. Many metrics may exceed it, because a few values of each are
-            kept.
+        most: The maximum number of metric values to keep. If there are many metrics, more values are kept, because at
+            least ``_LEAST_VALUES`` values of each metric of each rank are kept.
 
     Returns:
         The kept events in their order, and the number of omitted values.

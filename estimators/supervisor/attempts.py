@@ -33,7 +33,7 @@ class NextAttempt:
     """The decision that another attempt follows.
 
     Attributes:
-        until: The earliest time of the next attempt.
+        until: The earliest time of the next attempt, in seconds on the caller's clock.
         ending: How the last attempt ended. None if the last attempt does not count as an attempt.
     """
 
@@ -117,9 +117,13 @@ class Attempts:
         return self.wait(now, decision)
 
     def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
-        """Return when the next attempt may begin: when the pause is over and enough hosts are available.
+        """Return the earliest time of the next attempt: the pause is over, and enough hosts are available.
 
         If enough hosts will never be available, return the failure with which the job ends.
+
+        Args:
+            now: The current time.
+            decision: The decision of the failure policy, which contains the pause. By default, there is no pause.
         """
         until = max(now + decision.pause_s, self.fleet.enough_at(self.least, now))
         if math.isinf(until):

@@ -48,8 +48,12 @@ class Clients:
             self._caller.notify()
 
     def close(self, *, let_caller_wait: bool = False) -> None:
-        """Stop accepting requests, and release the caller that waits for the job. With ``let_caller_wait``, the caller
-        continues to wait.
+        """Stop accepting requests, and close the connection to the caller that waits for the job, so that the caller
+        stops waiting.
+
+        Args:
+            let_caller_wait: Whether to keep the connection to the caller open, so that the caller continues to wait for
+                the job.
         """
         if self._caller is not None and not let_caller_wait:
             self._caller.close()

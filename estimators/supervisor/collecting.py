@@ -44,7 +44,9 @@ class ProvenanceCollector:
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Start the collector's delay anew, because hosts are starting. Do nothing if the collector already runs."""
+        """Restart the delay of ``_DELAY`` seconds, because hosts are starting. Do nothing if the collector already
+        runs.
+        """
         if self._timer is not None:
             self._timer.cancel()
             self.start_soon()

@@ -85,7 +85,9 @@ class DispatchedJob:
             await asyncio.sleep(0)  # tasks that wait for the event can respond before the loop ends
 
     async def _keep_copy(self) -> None:
-        """Follow the job until it is over. If the job has not been submitted to the dispatcher yet, submit it first."""
+        """Follow the job until it is over. If the job has not been submitted to the dispatcher yet, submit the job
+        first.
+        """
         self._note(supervisor_pid=os.getpid())
         if not statuses.lives_elsewhere(self._status):
             try:
@@ -135,7 +137,9 @@ class DispatchedJob:
         self._note(taken=True)
 
     async def _tell_news(self) -> None:
-        """Show the progress of the submission in the job's status, until the dispatcher's own status replaces it."""
+        """Copy the progress of the submission into the job's status, until the dispatcher's own status replaces this
+        text.
+        """
         while True:
             self._say(await self._dispatcher.news.get())
 

@@ -27,7 +27,7 @@ class FaultyHosts(Protocol):
     """The interface for injecting faults into the hosts of a running job. All methods return at once."""
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Interrupt a host: give it a notice, and remove it when the notice has expired.
+        """Interrupt a host: send the host a notice, and remove the host when the notice has expired.
 
         Args:
             host: The host.

@@ -33,7 +33,8 @@ def leave_reason(record: JobRecord, hosts: Sequence[str], failure: Failure) -> N
 
 
 def misplaced(record: JobRecord, found: Mapping[str, Sequence[str]]) -> list[str]:
-    """Return warnings for a job without a model whose script has saved a model into a host's working folder.
+    """Return a warning for each host whose script has saved a model into the working folder. Call the function only for
+    a job whose model folder is empty.
 
     Args:
         record: The job's record.

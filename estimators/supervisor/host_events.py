@@ -62,7 +62,7 @@ class HostEvents:
         self._journal.events(events)
 
     def _heed(self, attempt: Attempt, event: wire.Event, time_ns: int) -> None:
-        """Handle one event of a host."""
+        """Handle one event of a host: pass the event to the part of the supervisor that the event affects."""
         if attempt.elastic is not None:
             attempt.elastic.host_event(event)
         if event.kind == "failure" and self._machine.reported is None:

@@ -83,7 +83,8 @@ class Attachment:
         loop: The event loop that watches the connection.
         fd: The supervisor's end of the socket pair.
         caller: The caller's pid. 0 if the pid is unknown.
-        clients: The clients of the job. The object responds to requests, and is informed when the caller has ended.
+        clients: The clients of the job. This object responds to requests, and its method ``caller_gone`` is called when
+            the caller has ended.
     """
 
     def __init__(self, loop: AsyncioLoop, fd: int, caller: int, clients: Clients) -> None:

@@ -81,7 +81,7 @@ class Journal:
         self.status = statuses.with_warning(self.status, writable(message))
 
     def unshared(self, reason: str) -> None:
-        """Store in the status why the ranks could not share one import of their modules.
+        """Store in the status why each rank had to import its modules itself.
 
         :meth:`write_status` writes the reason to the disk.
         """

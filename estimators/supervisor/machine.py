@@ -103,7 +103,7 @@ class Deadline:
 
 
 class JobMachine:
-    """The state machine of a job. It decides what the job does next.
+    """The state machine of a job, which decides what the job does next.
 
     Args:
         attempts: The job's attempts, with the hosts that are available for the attempts.
@@ -564,7 +564,7 @@ class JobMachine:
         )
 
     def runs_on(self, host: str, running: bool) -> bool:
-        """Return whether ``host`` is a host of the attempt and still runs."""
+        """Return whether ``host`` belongs to the attempt, and still runs. ``running`` says whether any host runs."""
         return running and host in self.hosts and host not in self.ended
 
     def _take_pending(self) -> None:

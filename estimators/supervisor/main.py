@@ -22,7 +22,11 @@ from estimators.supervisor.supervisor import Supervisor
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run a job's supervisor."""
+    """Run a job's supervisor until the job and its record are complete.
+
+    Returns:
+        The exit code, which is always 0.
+    """
     parser = argparse.ArgumentParser(prog="estimators.supervisor.main", description=__doc__)
     parser.add_argument("--record", required=True, help="folder of the job's record")
     parser.add_argument("--lock-fd", type=int, required=True, help="file descriptor that holds the lock of the record")

@@ -97,10 +97,11 @@ class Matching:
         )
 
     def _strike(self, pattern: _Pattern) -> None:
-        """Stop searching for a slow pattern and warn.
+        """Add a warning about a pattern whose searches have taken more than ``_SECONDS`` seconds in a window of
+        ``_WINDOW_LINES`` lines.
 
-        The search is skipped for the rest of the window's lines. After ``_STRIKES`` slow windows, the search is skipped
-        for all lines.
+        The pattern is skipped for the other lines of the window. After ``_STRIKES`` such windows, the pattern is
+        skipped for all lines.
         """
         pattern.strikes += 1
         definition = pattern.definition

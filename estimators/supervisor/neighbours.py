@@ -1,5 +1,5 @@
-"""Improve the hints about a missing module that is not a package, but a file next to the job's code that was
-not sent.
+"""Improve the hint about a module that a script could not import. The module may be the user's own file, next to the
+job's code, which was not sent to the hosts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from estimators.records.record import JobRecord
 
 
 def with_neighbours(failure: Failure, record: JobRecord) -> Failure:
-    """Return a failure with better hints about missing modules that lie next to the job's code on the
-    caller's machine.
+    """Return a failure with a better hint about each missing module whose file is next to the job's code on the
+    caller's machine. Return the failure unchanged if there is no such module.
     """
     if not any(hints.missing_module(hint) for hint in failure.hints):
         return failure
@@ -68,7 +68,9 @@ def hint_at(hint: str, code: Path, cwd: str, sent: Path) -> str | None:
 
 
 def _excluded(name: str, code: Path, sent: Path) -> Path | None:
-    """Return the path of a module in the source folder or in one of its subfolders, if the module was not sent."""
+    """Return the path of a module that is in the source folder, or in one of its subfolders, but was not sent. The path
+    is relative to the source folder. Return None if there is no such module.
+    """
     for path in (code / f"{name}.py", code / name, *code.glob(f"*/{name}.py"), *code.glob(f"*/{name}")):
         if _is_there(path) and not (sent / path.relative_to(code)).exists():
             return path.relative_to(code)

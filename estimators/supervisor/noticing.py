@@ -17,7 +17,8 @@ class Divergence:
     """A detector of metrics that are not numbers, and of infinite losses. Each metric of a job is reported only once.
 
     Args:
-        own: fleetfit's own values in the job's status. They name the metrics that an earlier supervisor has reported.
+        own: fleetfit's own values in the job's status. These values name the metrics that an earlier supervisor has
+            reported.
     """
 
     def __init__(self, own: Mapping[str, Any]) -> None:

@@ -31,7 +31,9 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Request that all ranks save, because they train together. Kill the host after ``notice_s`` seconds."""
+        """Post the event that the host is taken away. The state machine then requests that the ranks of all hosts save,
+        because they train together, and kills the host after ``notice_s`` seconds.
+        """
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:

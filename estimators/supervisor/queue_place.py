@@ -28,7 +28,7 @@ class QueuePlace:
     Args:
         record: The job's record.
         job: The job.
-        options: The job's options. They must name a queue.
+        options: The job's options, which must name a queue.
     """
 
     def __init__(self, record: JobRecord, job: TrainingJobSpec, options: RunOptions) -> None:
@@ -76,8 +76,8 @@ class QueuePlace:
         return False
 
     async def wanted(self) -> None:
-        """Wait until the running job must make room for a job with a higher priority. If no such job comes, the wait
-        does not end.
+        """Wait until a job with a higher priority needs the resources of this running job. If no such job comes, the
+        wait does not end.
         """
         while True:
             await asyncio.sleep(_WATCHING_S)

@@ -62,7 +62,7 @@ _ABANDONED_TIMEOUT = 1.0
 
 
 class Supervisor:
-    """The supervisor of one job. It runs the job to its end.
+    """The supervisor of one job, which runs the job to its end.
 
     All events of the job are put into one queue (:meth:`post`). The :class:`~estimators.supervisor.machine.JobMachine`
     decides, for each event, which actions follow. The actions are performed before the next event is handled.
@@ -563,8 +563,8 @@ class Supervisor:
             self.post(events.Diverged(diverging.failure(text, event.host, event.rank)))
 
     def _secondary(self, name: str, message: str) -> None:
-        """Post a secondary status that the backend reports. Post nothing once the status is copied from a managed
-        service.
+        """Post the event that the backend has reported a secondary status. Post nothing if the job's status is copied
+        from a managed service.
         """
         if not self._mirror.begun:
             self.post(events.StatusReported(SecondaryStatus(name), message))
@@ -578,7 +578,7 @@ class Supervisor:
         self._journal.write_status()
 
     def _show_wait(self, secondary: SecondaryStatus, message: str) -> None:
-        """Log which hosts the job is waiting for, and log when the wait is over."""
+        """Log a message about a wait for hosts. When the wait is over, log how long the job has waited."""
         host = self.attempt.spec.hosts[0]
         if secondary is SecondaryStatus.RESTARTING:
             self._waits_since = None

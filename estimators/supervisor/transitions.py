@@ -19,7 +19,7 @@ class Table(dict[tuple[S, H], S], Generic[S, H]):
     in the state.
 
     Args:
-        what: What the state machine describes, for messages. An example is "a job".
+        what: The object whose states these are, for error messages. An example is "a job".
         transitions: The next state for each pair of a state and an event.
     """
 

@@ -10,8 +10,9 @@ from typing import Any
 def take_place(*imports: Callable[[], object]) -> None:
     """Import the script's libraries, then wait until this worker of an elastic Horovod job is assigned its rank.
 
-    The other workers train during the imports and the wait. ``hook/sitecustomize.py`` provides the object to wait for.
-    If the job is not elastic, return at once without importing the libraries.
+    The other workers train during the imports and the wait. ``hook/sitecustomize.py`` has set ``sys._fleetfit_place``,
+    whose method ``wait`` returns when the rank is assigned. If the job is not elastic, this attribute does not exist,
+    and this function returns at once without importing the libraries.
 
     Args:
         imports: Functions that import the script's libraries.

@@ -22,7 +22,7 @@ _TOLD = 128 + signal.SIGTERM
 
 
 class Notice:
-    """A flag that is set, and listeners that are called, when this process receives SIGTERM.
+    """A handler of SIGTERM that sets a flag and calls listeners.
 
     SIGTERM announces that this process will be terminated soon. If the script has its own handler of SIGTERM, this
     handler is still called.
@@ -38,8 +38,8 @@ class Notice:
         """Install a handler for SIGTERM, and add a listener.
 
         Args:
-            listener: A function that the signal handler calls, or None. The function must be short: it may set a flag,
-                for example.
+            listener: A function that the signal handler calls, or None. The function must return quickly. For example,
+                the function sets a flag.
 
         Returns:
             Whether the handler is installed. Python can install signal handlers only in the main thread.

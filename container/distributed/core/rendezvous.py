@@ -33,7 +33,8 @@ def meet(own: str, others: Mapping[str, str], *, leader: str | None, timeout: fl
     Args:
         own: The ``address:port`` of this rank.
         others: The ``address:port`` of each other rank, by the rank's name.
-        leader: Name of the rank whose TensorFlow server the other ranks connect to. None on that rank itself.
+        leader: Name of the rank whose TensorFlow server the other ranks connect to. This function also waits until this
+            server runs, for at most ``_LEADER_TIMEOUT`` seconds. None on the leader itself.
         timeout: Total time limit in seconds.
 
     Raises:

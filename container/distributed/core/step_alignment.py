@@ -53,13 +53,21 @@ class Agreement:
         self._iterations = 0
 
     def begin(self) -> int:
-        """Begin a new iteration over the data, and return its number. All ranks must begin the same iterations."""
+        """Begin a new iteration over the data, and return the number of the iteration, from 1. All ranks must begin the
+        same iterations.
+        """
         self._iterations += 1
         self.records = 0
         return self._iterations
 
     def batch(self, iteration: int, number: int, records: int, full: bool) -> tuple[int, int]:
         """Send this rank's number of records in a batch, and wait for the numbers of the other ranks.
+
+        Args:
+            iteration: The number of the iteration, from :meth:`begin`.
+            number: The number of the batch in the iteration, from 0.
+            records: Number of records that this rank has in the batch.
+            full: Whether this rank's batch is full.
 
         Returns:
             The total number of records of all ranks, and the number of ranks with a full batch. Both numbers are 0 if a
@@ -198,8 +206,13 @@ class _Server:
             return sum(of[0] for of in said.values()), sum(of[1] for of in said.values())
 
     def _note(self, iteration: int, said: dict[int, tuple[int, int]]) -> None:
-        """Add up the numbers of records of an iteration. At the end of an iteration, print a warning if the ranks'
-        numbers are uneven. The warning is printed only once.
+        """Add the numbers of records in a batch to each rank's sum in the iteration. An iteration ends with a batch for
+        which no rank has records. Then print a warning if the ranks' sums are uneven. The warning is printed only once.
+
+        Args:
+            iteration: The number of the iteration.
+            said: The messages of all ranks about the batch, by rank: the number of records, and whether the batch is
+                full.
         """
         sums = self._sums.setdefault(iteration, [0] * self._size)
         for rank, (records, _) in said.items():

@@ -63,7 +63,13 @@ class Synchronize(KerasCallback):
         self._epochs = 0
 
     def set_model(self, model: Any) -> None:
-        """Store the model, and validate that its training function works with several ranks."""
+        """Store the model, and check that the model can be trained by several ranks. If XLA is enabled for a model of
+        Keras 3, turn off XLA and print a warning.
+
+        Raises:
+            RefusedError: the model's optimizer, ``steps_per_execution`` or ``jit_compile`` does not work with several
+                ranks.
+        """
         super().set_model(model)
         keras_compat.require_tensorflow_backend()
         optimizer = getattr(model, "optimizer", None)
@@ -120,9 +126,12 @@ class Synchronize(KerasCallback):
             self._agree(goes_on=False)
 
     def _agree(self, *, goes_on: bool) -> None:
-        """Check that all ranks either continue or stop.
+        """Check that all ranks make the same decision: to continue the training or to stop it.
 
         If one rank stopped alone, the other ranks would wait for that rank forever in the next step.
+
+        Args:
+            goes_on: Whether this rank continues the training.
 
         Raises:
             DistributedError: some ranks stop, and the other ranks continue.
@@ -434,7 +443,7 @@ class ProgressCallback(KerasCallback):
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Report that the training has ended."""
+        """Report to the job that the training has ended."""
         if self._watch is not None:
             self._watch.set()
         self._warn_of_useless_compression()
@@ -483,6 +492,14 @@ def callbacks_for(
 ) -> list[Any]:
     """Return the callbacks in the order in which Keras must call them. The callback that averages the logs over the
     ranks precedes the callbacks that read the logs.
+
+    Args:
+        cluster: The cluster.
+        checkpointer: The argument of :meth:`Cluster.callbacks`.
+        warmup_epochs: The argument of :meth:`Cluster.callbacks`.
+        validate: A function that returns the metrics of a model, to evaluate the model after each epoch. None for no
+            evaluation.
+        report: Whether to report and write the values that Keras logs for each epoch.
 
     Raises:
         TypeError: ``checkpointer`` is not a Checkpointer.

@@ -92,8 +92,13 @@ class Cluster(Ranks[TensorCollectives]):
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
-        """Raise an error for options of :meth:`optimizer` that have no effect because gradients are not reduced over
-        ranks.
+        """Raise an error if an option of :meth:`optimizer` is set that this cluster does not support, because the
+        cluster does not reduce gradients over ranks.
+
+        Args:
+            compression: The option ``compression`` of :meth:`optimizer`.
+            op: The option ``op`` of :meth:`optimizer`.
+            where: The rest of the error message, which names the strategy and the remedy.
 
         Raises:
             RefusedError: ``compression`` or ``op`` is not the default.
@@ -166,9 +171,9 @@ class Cluster(Ranks[TensorCollectives]):
                 these records and adds weights. ``"drop"`` drops these records. None means ``"pad"`` for elements ``(x,
                 y)`` and ``(x, y, sample_weight)``, and ``"drop"`` for other elements, which cannot have weights.
             holds: The records in this process's dataset. ``"all"`` means all records. ``"host"`` means the records of
-                this host, as with a ShardedByS3Key channel. ``"rank"`` means the records of this rank. If None, the
-                value is determined: channels in Pipe mode provide it, and ``"all"`` is assumed for other datasets. If
-                the job has a ShardedByS3Key channel that is not in Pipe mode, ``holds`` must not be None.
+                this host, as with a ShardedByS3Key channel. ``"rank"`` means the records of this rank. If None, a
+                dataset that reads channels in Pipe mode has the value of these channels. ``"all"`` is assumed for other
+                datasets. If the job has a ShardedByS3Key channel that is not in Pipe mode, ``holds`` must not be None.
             resumable: Whether a training can continue within an epoch after a restart. If true, checkpoints of
                 ``callbacks(checkpointer)`` record which records were consumed. After a restart, each of the remaining
                 records is used once. The dataset must return the records in the same order each time. If false, an
@@ -336,8 +341,8 @@ class Cluster(Ranks[TensorCollectives]):
             options: Other options of :meth:`dataset`.
 
         Returns:
-            The values that Keras logged for each epoch. In an elastic job, the list contains only the epochs, or parts
-            of epochs, that this rank has finished.
+            A list with a dict for each epoch. The dict has the values that Keras logged, by name. In an elastic job,
+            the list contains only the epochs, or parts of epochs, that this rank has finished.
         """
         dataset = self.dataset(
             make_dataset, global_batch_size=global_batch_size, parse=parse, shuffle=shuffle, seed=seed, **options
@@ -522,7 +527,7 @@ class Cluster(Ranks[TensorCollectives]):
         return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
-        """Return a model whose variables are all in this process."""
+        """Return the model itself, because its variables are in this process. With parameter servers, return a copy."""
         return model
 
 
@@ -544,8 +549,8 @@ def _variables(model: Any) -> list[Any]:
 
 
 def _write_saved_model(model: Any, directory: Path) -> Path:
-    """Write the model to a temporary folder, then rename the folder, so that programs that serve the model never read
-    incomplete files.
+    """Write the model into the folder ``directory / "1"``, and return this folder. The files are first written to a
+    temporary folder, which is then renamed, so that programs that serve the model never read incomplete files.
     """
     staged = directory / f".staged-{_VERSION}-{os.getpid()}"
     target = directory / _VERSION

@@ -114,12 +114,12 @@ class HorovodTensors(_OfArrays):
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank, as Horovod reports it."""
+        """Return the number of this rank. Horovod reports the number."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """Return the number of ranks, as Horovod reports it."""
+        """Return the number of ranks. Horovod reports the number."""
         return int(self._hvd.size())
 
     def check_op(self, op: str) -> None:
@@ -166,16 +166,17 @@ class HorovodTensors(_OfArrays):
 
         Args:
             numbers: The numbers. All ranks must pass lists of the same length.
-            name: The name of the operation. Only one operation of this name may be in progress. If an operation is
-                repeated under the same name, Horovod executes it faster.
+            name: The name of the operation. Only one operation of this name may be in progress. Horovod executes an
+                operation faster if an earlier operation had the same name.
         """
         found = self._hvd.broadcast(_tensor(np.array(numbers, np.int64)), 0, name=f"fleetfit.{name}")
         return [int(number) for number in np.asarray(found)]
 
     def restart(self) -> None:
-        """Restart the numbering of collective operations after a new rendezvous.
+        """Reset the number of the next collective operation to 1, after a new rendezvous.
 
-        A rank that joins numbers its operations from 1. Therefore all ranks must start again with this number.
+        Horovod matches the operations of the ranks by number. A rank that joins begins with 1. Therefore all ranks must
+        begin with 1 again.
         """
         self._acts = 0
 
@@ -256,7 +257,7 @@ class TensorFlowCollectives(_OfArrays):
         return np.asarray(self._eager(self._all_gather, _tensor(array[np.newaxis])))
 
     def _eager(self, act: Any, tensors: Any) -> Any:
-        """Execute a collective operation outside a ``tf.function``.
+        """Execute a collective operation outside a ``tf.function``, and return the results.
 
         TensorFlow can execute collective operations only in a graph. Therefore one graph is created for each
         combination of the tensors' types and shapes.

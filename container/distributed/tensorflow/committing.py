@@ -100,7 +100,11 @@ class Commits(KerasCallback):
         self.stop = False
 
     def deal(self, dealing: Dealing) -> None:
-        """Start to count the steps in which the remaining records of an epoch are used."""
+        """Begin a new distribution of an epoch's remaining records: set all numbers of steps to 0.
+
+        Args:
+            dealing: The distribution of the remaining records over the ranks.
+        """
         self._dealing, self._dealt = dealing, dealing.steps
         self._steps = self._settled = self._looked = self._committed = self._due = 0
         self.stop = False
@@ -134,8 +138,8 @@ class Commits(KerasCallback):
             self._act()
 
     def settle(self) -> None:
-        """Add the finished steps to the state. The state is updated only when an action is due, so that a step takes
-        less time.
+        """Update the state's step and position to the last finished step. This method is called only when an action is
+        due, and not after each step, so that steps take less time.
         """
         state, made = self._state, self._steps - self._settled
         self._settled = self._steps

@@ -50,7 +50,7 @@ def reduce_fp16(
     packed = [gradients[place] for place in places]
     size = collectives.size
     exponents = tf.stack([exponent for tensor in packed for exponent in _exponents(tensor)])
-    # Shape: (tensors, 2): the highest exponent, and minus the lowest, over all ranks.
+    # Shape: (tensors, 2): the highest exponent, and the negative of the lowest exponent, over all ranks.
     [limits] = collectives.reduce([exponents], "max", name=f"{name}.range")
     limits = tf.reshape(limits, [len(packed), 2])
     shifts = tf.clip_by_value(_HIGHEST - math.ceil(math.log2(size)) - limits[:, 0], -_LIMIT, _LIMIT)
@@ -77,8 +77,8 @@ def reduce_fp16(
 
 
 def _exponents(tensor: Any) -> tuple[Any, Any]:
-    """Return the binary exponent of a tensor's largest magnitude, and minus the exponent of its smallest nonzero
-    magnitude.
+    """Return two binary exponents of a tensor: that of the largest magnitude, and the negative of that of the smallest
+    nonzero magnitude.
     """
     import tensorflow as tf
 

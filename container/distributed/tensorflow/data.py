@@ -55,10 +55,11 @@ class Vectorized:
         self._function = function
 
     def __call__(self, *records: Any) -> Any:
-        """Parse records, and check the number of rows.
+        """Parse a batch of records, and check that the function has returned one row for each record.
 
         Raises:
-            tf.errors.InvalidArgumentError: at run time, if the number of rows differs from the number of records.
+            tf.errors.InvalidArgumentError: the number of rows differs from the number of records. The error is raised
+                when the graph runs.
         """
         import tensorflow as tf
 
@@ -91,9 +92,10 @@ def vectorized(function: Parse) -> Vectorized:
 
 
 def no_shuffling(model: Any) -> dict[str, bool]:
-    """Return the argument with which ``model.fit`` does not shuffle. The datasets shuffle, and Keras 3 warns otherwise.
+    """Return ``{"shuffle": False}`` as an argument for ``model.fit``. Without this argument, Keras 3 warns that a
+    dataset cannot be shuffled.
 
-    A model may have its own ``fit``, without this argument.
+    Return an empty dict if the model has its own ``fit`` without the argument ``shuffle``.
     """
     return {"shuffle": False} if "shuffle" in inspect.signature(model.fit).parameters else {}
 
@@ -254,7 +256,9 @@ def training_shard(
 
 
 def _warn_of_orders(records: Any) -> None:
-    """Print a warning if the ranks that divide the records may get them in different orders."""
+    """Print a warning if the order of the records may differ between ranks. Some records would then be used several
+    times in an epoch, and other records would not be used.
+    """
     if why := why_apart(records):
         warnings.warn(
             f"{why}. Each rank gets another order, and takes its share of it: some records are used several times in "
@@ -316,9 +320,14 @@ def _dealt(
 
 
 def _random_part(records: Any, options: BatchOptions, size: int) -> Any:
-    """Return a random selection from all records.
+    """Return a random selection from all records, for ``partition="shuffle"``. Print a warning if there are several
+    ranks.
 
-    The selection has as many records as each rank has with ``partition="shard"``.
+    The selection contains one ``size``-th of the records, as with ``partition="shard"``.
+
+    Raises:
+        ValueError: ``options.shuffle`` is not set.
+        RefusedError: ``options.holds`` says that the processes have different records.
     """
     _check_buffer(options)
     if options.holds not in (None, "all"):
@@ -361,7 +370,15 @@ def worker_shard(records: Any, options: BatchOptions, *, worker: Any, workers: i
 
 
 def evaluation_shard(records: Any, *, rank: int, size: int, batch_size: int, parse: Parse | None) -> Any:
-    """Return a rank's batches for an evaluation. Every record belongs to exactly one rank."""
+    """Return a rank's batches for an evaluation. Every record belongs to exactly one rank.
+
+    Args:
+        records: The records that ``size`` ranks divide, in the same order on each of these ranks.
+        rank: The number of this rank among these ranks, from 0.
+        size: Number of these ranks. 1 if ``records`` contains only this rank's records.
+        batch_size: Number of records in a batch.
+        parse: A function that is applied to each record, or None.
+    """
     tuned = bool(records.options().autotune.enabled)
     if size > 1:
         _warn_of_orders(records)
@@ -441,7 +458,7 @@ def _batched(records: Any, batch_size: int, *, full: bool = False) -> Any:
 
 
 def _full_batches(records: Any, batch_size: int) -> Any:
-    """Return the batches. An incomplete last batch is dropped.
+    """Divide the records into batches, and return the batches. An incomplete last batch is dropped.
 
     If the number of batches is unknown, the returned batches also have an unknown first dimension. The reason is that
     Keras 3.15 detects the end of such a dataset by requesting one more batch. With a known batch size, metrics would
@@ -481,7 +498,12 @@ def sized(epochs: Any, batches: int) -> Any:
 
 
 def _with_options(dataset: Any, tuned: bool) -> Any:
-    """Set the options of a rank's batches. For autotuning, use the value that the user has set for the records."""
+    """Return the dataset with automatic sharding turned off, and with autotuning turned on or off.
+
+    Args:
+        dataset: A rank's batches.
+        tuned: Whether TensorFlow's autotuning is on. The value is the user's setting for the records.
+    """
     import tensorflow as tf
 
     options = tf.data.Options()

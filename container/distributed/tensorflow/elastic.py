@@ -89,7 +89,7 @@ class TrainingState:
         self.failures = 0
         #: The highest step reached; more than ``step`` while lost steps are repeated.
         self.furthest = 0
-        #: The number of the last checkpoint, whichever host saved it.
+        #: The number of the last checkpoint that any host has saved.
         self.saved = 0
         #: Updates ``step`` and ``position`` to the last finished step.
         self.settle: Listener = lambda: None
@@ -555,8 +555,8 @@ class ElasticCluster(Cluster):
 
 
 def _noted() -> None:
-    """Do nothing. While this function is the listener, SIGTERM is only recorded, and the training checks the record
-    between steps.
+    """Do nothing. While this function is a listener, SIGTERM does not terminate the process. The training checks
+    between steps whether SIGTERM was received.
     """
 
 

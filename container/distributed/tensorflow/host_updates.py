@@ -53,7 +53,7 @@ class HostUpdates:
         return None if came == _NOTHING else came > 0
 
     def forget(self) -> None:
-        """Reset the flag after every rank has received it."""
+        """Reset the flag. Call this method when every rank has received the flag."""
         self._ours.assign(0.0)
         self._received.assign(_NOTHING)
 

@@ -82,7 +82,9 @@ class Laps(KerasCallback):
         self._last = now
 
     def _tell_within(self, now: float, logs: Logs | None) -> None:
-        """Report the step that the epoch has reached, so that a long epoch shows progress before it ends."""
+        """Report the number of finished steps of the epoch, so that a long epoch shows progress before the end of the
+        epoch.
+        """
         found = {"epoch": self._epoch + 1, "step": self.steps, "seconds": round(now - self._began, 6)}
         for name, value in (("epochs", self.params.get("epochs")), ("steps", self.params.get("steps"))):
             if value:

@@ -14,17 +14,18 @@ NO_WEIGHTS = (
 
 
 def can_be_spare(records: Any, size: int) -> int:
-    """Return the maximum number of incomplete groups if records are divided into groups of ``size``.
+    """Return how many incomplete groups there can be if records are divided into groups of ``size``.
 
-    The result is 0 if the number of records is known to be a multiple of ``size``, and otherwise 1.
+    The result is 0 if the dataset knows its number of records and this number is a multiple of ``size``. Otherwise the
+    result is 1.
     """
     known = int(records.cardinality())
     return 0 if known >= 0 and known % size == 0 else 1
 
 
 def deal(group: tuple[Any, ...], rank: int, size: int) -> Any:
-    """Return this rank's record of a group, which has at most one record for each rank. If the group has none for this
-    rank, return a copy of the group's first record.
+    """Return this rank's record of a group. A group has at most one record for each rank. If the group has no record
+    for this rank, return a copy of the group's first record.
 
     Args:
         group: A group of at most ``size`` records.
@@ -95,6 +96,12 @@ def weigh_dealt(element: Any, of_all: tuple[Any, Any], size: int) -> Any:
 
     Each rank computes its weights without communication. This is possible because the batches of all ranks have the
     same number of elements and, if records are not shuffled, consist of the same groups.
+
+    Args:
+        element: This rank's batch.
+        of_all: The pairs of :func:`deal`, as two tensors: for each record of the batch, 1 for an own record or 0 for a
+            copy, and the number of records in the group.
+        size: Number of ranks.
     """
     import tensorflow as tf
 
@@ -115,8 +122,15 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Return weighted batches for ranks that have different numbers of records. For each batch, the ranks exchange how
-    many records they have for it.
+    """Return weighted batches for ranks that have different numbers of records. For each batch, the ranks exchange
+    their numbers of records.
+
+    Args:
+        records: This rank's records.
+        agreement: The connection over which the ranks exchange their numbers of records.
+        batch_size: Number of records in a batch of this rank.
+        drop: Whether to end the iteration with the last batch that is full on every rank. If false, the iteration ends
+            when no rank has records, and a rank that has no record left adds a record of weight zero.
     """
     import numpy as np
     import tensorflow as tf

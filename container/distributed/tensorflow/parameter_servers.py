@@ -26,10 +26,10 @@ Value = TypeVar("Value")
 
 
 def check_files(holds: str, workers: int, *, streams: bool) -> None:
-    """Check that the workers can read their own files.
+    """Raise an error if the workers cannot read the files of their own hosts.
 
-    Hosts that are processes of one machine have their files at different paths. The chief, which runs
-    ``make_dataset``, knows only the paths of its own files.
+    If all hosts of the job are processes on one machine, each host's files are at a different path. The chief runs
+    ``make_dataset`` for all workers, and knows only the path of its own files.
 
     Args:
         holds: The records in the dataset, as for :meth:`Cluster.dataset`.

@@ -90,8 +90,9 @@ def _is_seeded(one: Any) -> bool:
 def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:
     """Shuffle records in an order that depends on the seed only.
 
-    Call this function only within a function for a dataset, such as that of ``flat_map``. There, the seed of the
-    script's ``tf.random.set_seed()``, which may differ between ranks, has no effect.
+    Call this function only within a function that is passed to a dataset's method, such as ``flat_map``. Such a
+    function is traced in a graph of its own, in which the seed of the script's ``tf.random.set_seed()`` has no effect.
+    The script's seed may differ between ranks.
 
     Args:
         records: The records.
@@ -284,7 +285,7 @@ class DataProgress:
         """Continue at the position that a checkpoint contains.
 
         Returns:
-            True, because records of the epoch may be left.
+            Always True: records of the epoch may be left, so that the caller must not skip the epoch.
 
         Raises:
             DistributedError: ``insist`` is True, but the consumed records cannot be determined, because the number of

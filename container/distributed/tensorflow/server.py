@@ -115,8 +115,13 @@ class _Terminated:
 
 
 def _wait_for_end(chief: str | None, ended: _Terminated, timeout: float | None) -> None:
-    """Wait until the chief has started and finished. TensorFlow itself does not stop a server when the chief has
-    finished.
+    """Wait until the chief has started and finished, or until SIGTERM is received. TensorFlow itself does not stop a
+    server when the chief has finished.
+
+    Args:
+        chief: The ``address:port`` of the chief. None to wait only for SIGTERM.
+        ended: The flag that is set when SIGTERM is received.
+        timeout: Maximum number of seconds to wait for the chief to start. None for no limit.
 
     Raises:
         DistributedError: the chief did not start in time.

@@ -161,8 +161,8 @@ class TorchCluster(Ranks[Collectives]):
             global_batch_size: Number of records in one step of all ranks together.
             shuffle: Whether to shuffle the records. Each epoch has a different order.
             seed: The seed of the shuffling.
-            holds: ``"all"`` if the job has a ShardedByS3Key channel, but the dataset does not read its files. None if
-                the job has no such channel.
+            holds: ``"all"`` if the job has a ShardedByS3Key channel, but the dataset does not read the channel's files.
+                None if the job has no such channel.
             options: Options of PyTorch's ``DataLoader``, such as ``num_workers``, ``collate_fn`` and ``pin_memory``.
 
         Raises:
@@ -251,7 +251,7 @@ class Comparing:
         self._steps, self._depth, self._have_met = 0, 0, True
 
     def wait_for_meeting(self) -> None:
-        """Raise an error at each step until :meth:`begin` is called."""
+        """Forbid steps until :meth:`begin` is called: :meth:`steps` then raises an error."""
         self._have_met = False
 
     def pause(self) -> None:
@@ -262,7 +262,7 @@ class Comparing:
         self._steps, self._have_met = None, True
 
     def steps(self, *_: Any) -> None:
-        """Handle the beginning of a step.
+        """Check, at the beginning of a step, that a rendezvous has taken place. PyTorch calls this hook.
 
         Raises:
             DistributedError: the ranks have not had a rendezvous yet.

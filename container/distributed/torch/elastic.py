@@ -18,7 +18,8 @@ class ElasticTorchCluster(TorchCluster):
 
     A script passes its training function to ``hvd.elastic.run``. At each rendezvous, ``hvd.elastic.TorchState`` sends
     rank 0's model, optimizer and position in the data to all ranks. If a :class:`TorchLoader` is passed to
-    ``TorchState``, the loader is handled like Horovod's own sampler.
+    ``TorchState``, the loader's position in the data is also sent to all ranks, and is stored and restored with each
+    commit.
 
     Args:
         surroundings: The cluster as detected from the environment variables.

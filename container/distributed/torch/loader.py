@@ -177,7 +177,13 @@ class TorchLoader:
         )
 
     def _stepped(self, durations: Durations, last: float) -> float:
-        """Record that the step of the last batch has ended. Return the current time."""
+        """Add the duration of the step of the last batch to ``durations``. For the first step, report the end of the
+        step instead. Return the current time.
+
+        Args:
+            durations: The durations of the epoch's steps.
+            last: The time at which the previous step ended, as ``time.monotonic()``.
+        """
         now = time.monotonic()
         if self._settled:
             durations.add(now - last, 1)
@@ -187,7 +193,9 @@ class TorchLoader:
         return now
 
     def _tell_within(self, step: int, seconds: float) -> None:
-        """Report the step that the epoch has reached, so that a long epoch shows progress before it ends."""
+        """Report the number of finished steps of the epoch, so that a long epoch shows progress before the end of the
+        epoch.
+        """
         if self._collectives.rank == 0:
             known = {} if self._records is None else {"steps": step + self._dealing(self._records).steps}
             events.emit("within_epoch", epoch=self.epoch + 1, step=step, seconds=round(seconds, 6), **known)
@@ -203,8 +211,11 @@ class TorchLoader:
             yield mine if order is None else [order[place] for place in mine]
 
     def dealt(self) -> Iterator[tuple[list[Any], int, int]]:
-        """Yield, for each remaining step of the epoch, this rank's records of an iterable dataset, and the two numbers
-        of :meth:`_batches`.
+        """Yield three values for each remaining step of the epoch of an iterable dataset.
+
+        Yields:
+            The records of this rank, the number of this rank's records without repeated records, and the number of
+            records of all ranks.
         """
         assert self._stream is not None
         rank, size = self._collectives.rank, self._collectives.size
@@ -280,7 +291,11 @@ class _Collate:
         self._collate = collate
 
     def __call__(self, step: tuple[list[Any], int, int]) -> tuple[Any, int, int]:
-        """Return the batch of a step, and the two numbers of :meth:`TorchLoader._batches`."""
+        """Convert the records of a step to a batch. Return the batch, and the two numbers of the argument unchanged.
+
+        Args:
+            step: The three values of :meth:`TorchLoader.dealt`.
+        """
         from torch.utils.data import default_collate
 
         records, mine, all_ranks = step

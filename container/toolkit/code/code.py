@@ -145,7 +145,11 @@ def _fetch(submit_directory: str, code_dir: Path, max_bytes: int | None) -> None
 
 
 def _fetch_from_s3(uri: str, code_dir: Path) -> None:
-    """Download and unpack an archive that SageMaker's clients have uploaded."""
+    """Download an archive from S3, and unpack the archive into ``code_dir``.
+
+    Raises:
+        CodeError: the archive cannot be downloaded or unpacked.
+    """
     import tempfile
 
     from container.agent.s3 import client

@@ -91,7 +91,7 @@ class PipError(RuntimeError):
 
     Attributes:
         remedy: The cause and the remedy of a known error. None if the error is unknown.
-        said: The error lines that pip has printed.
+        said: The error that pip has printed, line by line (:func:`error_lines`).
     """
 
     def __init__(self, remedy: str | None, said: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ def lines_of(
         python: The path of the interpreter whose pip is run.
         cwd: The working directory, to which relative paths refer. pip imports no module from this directory.
         timeout: The time limit in seconds.
-        environ: The environment. fleetfit's own variables are removed from it.
+        environ: The environment variables for pip. fleetfit's own variables are not passed to pip.
 
     Raises:
         PipError: pip has failed, is not installed, or has exceeded the time limit.
@@ -171,7 +171,12 @@ def environment(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def remedy(output: str, python: str) -> str | None:
-    """Return the cause and the remedy of a known error. Return None if the error is unknown."""
+    """Return the cause and the remedy of a known error. Return None if the error is unknown.
+
+    Args:
+        output: The output of pip.
+        python: The path of the interpreter, for the remedy.
+    """
     for pattern, text in _REMEDIES:
         if re.search(pattern, output):
             return text.format(python=python)
@@ -194,10 +199,14 @@ def error_lines(lines: Sequence[str]) -> list[str]:
 
 
 def _follow(fd: int, until: float) -> Generator[str, None, tuple[list[str], bool]]:
-    """Yield lines until the end of the output or the deadline.
+    """Yield the lines of pip's output until the end of the output or the deadline.
+
+    Args:
+        fd: The descriptor of a pipe with pip's output.
+        until: The deadline, as a value of ``time.monotonic()``.
 
     Returns:
-        The last lines, and whether the output ended before the deadline.
+        The last lines (at most ``_KEPT_LINES``), and whether the output ended before the deadline.
     """
     import select
 

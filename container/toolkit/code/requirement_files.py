@@ -142,7 +142,12 @@ def _absolute(place: str, folder: str) -> str:
 
 
 def _local(line: str, root: str) -> Path | None:
-    """Return the local file or folder that a requirement names. Return None for a package from an index."""
+    """Return the local file or folder that a requirement names. Return None for a package from an index or a URL.
+
+    Args:
+        line: The line of the requirements file.
+        root: The folder to which relative paths refer.
+    """
     if match := _EDITABLE.match(line):
         line = match[1]
     text = line.partition(";")[0].partition(" --hash")[0].strip().strip("'\"")

@@ -168,12 +168,13 @@ def _read(requirements: Path) -> Requirements:
 
 
 def _names(wanted: Requirements, project: Path) -> bool:
-    """Return whether the requirements contain the project itself."""
+    """Return whether the requirements file names the project's folder as a package to install."""
     return os.path.realpath(project) in map(os.path.realpath, wanted.local)
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return a cached overlay.
+    """Return a cached overlay, and record the time of its use. Send ``told`` the warnings of the overlay's
+    installation.
 
     Returns:
         The folder of the overlay. None if no packages are missing. ``_ABSENT`` if the overlay does not exist.
@@ -192,7 +193,9 @@ def _cached(folder: Path, told: Told) -> Path | None:
 
 @contextlib.contextmanager
 def _lock(file: Path, told: Told) -> Iterator[None]:
-    """Hold a lock during a ``with`` block. The kernel releases the lock if this process is killed."""
+    """Lock a file during a ``with`` block. If another process has locked the file, report this to ``told``, and wait.
+    The kernel releases the lock if this process is killed.
+    """
     with open(file, "w", encoding="utf-8") as handle:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -257,7 +260,7 @@ def _file_digest(path: str | Path) -> str:
 
 def _interpreter(python: str) -> _Interpreter:
     """Return the facts about an interpreter's environment. Start the interpreter only if this process runs under a
-    different one.
+    different interpreter.
     """
     python = os.path.abspath(shutil.which(python) or python)
     if python == os.path.abspath(sys.executable):
@@ -282,7 +285,7 @@ def _interpreter(python: str) -> _Interpreter:
 
 
 class _Installation:
-    """Find the packages that are missing, and install them into ``staging/overlay``.
+    """Find the packages that the interpreter's environment lacks, and install these packages into ``staging/overlay``.
 
     Args:
         requirements: The requirements file. None if there is no such file.
@@ -377,8 +380,12 @@ class _Installation:
         return next(wheels.glob("*.whl"))
 
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
-        """Return the dependencies of a project that cannot be built, and add a warning. The script then runs from the
-        project's folder.
+        """Return the dependencies of a project that cannot be built, and add a warning. The script runs from the
+        project's folder, because the project is not installed.
+
+        Args:
+            project: The folder of the project.
+            error: The error of the build, from which the warning quotes the cause.
         """
         needed = requirement_files.dependencies_of(project / "pyproject.toml")
         got = "its dependencies are installed" if needed else "its dependencies must be in a requirements.txt"
@@ -429,9 +436,13 @@ class _Installation:
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
-    """Return the requirement that pins the package in an item of pip's report to its version or source.
+    """Return a requirement for exactly the version or the source of a package that pip has found.
 
     Source: "Installation Report" of pip's documentation, and PEP 610 (direct_url.json).
+
+    Args:
+        item: An item of ``install`` in pip's report. The item describes one package.
+        hashed: Whether the requirement contains the hashes of the package's files.
     """
     name = f"{item['metadata']['name']}=={item['metadata']['version']}"
     info = item["download_info"]

@@ -249,6 +249,11 @@ class Workers:
         """Request the start of a worker, and wait until the worker ends. Horovod calls this method in a separate
         thread.
 
+        Args:
+            slot_info: Horovod's description of the worker: its name as a host name, its rank, and the number of
+                workers.
+            events: Horovod's events. If one of them is set, the worker is requested to exit.
+
         Returns:
             The worker's exit code, and the time of its end in seconds since the epoch.
         """

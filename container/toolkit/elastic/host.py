@@ -2,10 +2,10 @@
 
 Unlike :class:`container.toolkit.host.HostRuntime`, this runtime does not communicate with other hosts. Hosts join and
 leave, and only the supervisor decides what this means for the job. In addition to the messages for every host, the
-lifeline carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the worker's rank, as variables),
-``end_worker``, ``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the job is complete).
-The runtime reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes
-progress) and ``stacks``.
+lifeline carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the variables that contain the
+worker's rank), ``end_worker``, ``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the
+job is complete). The runtime reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a
+worker makes progress) and ``stacks``.
 """
 
 from __future__ import annotations
@@ -78,7 +78,11 @@ class ElasticRuntime(Runtime):
         self.tell(kind, **values)
 
     def _where(self, ports: tuple[int, ...]) -> dict[str, Any]:
-        """Return the data of the event ``host_ready``: additional facts that a subclass reports about this host."""
+        """Return additional data of the event ``host_ready``. A subclass overrides this method.
+
+        Args:
+            ports: The ports that are reserved for this host.
+        """
         return {}
 
     def fail(self, failure: Failure) -> None:
@@ -86,9 +90,9 @@ class ElasticRuntime(Runtime):
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """Send SIGTERM to the workers, and give them time to save.
+        """Send SIGTERM to the workers, whose scripts get ``stop_grace`` seconds to save.
 
-        A second call stops them without a grace period.
+        A second call kills the workers without a grace period.
         """
         if self._stopping or self._gang is None:
             self.end_now()
@@ -141,8 +145,8 @@ class ElasticRuntime(Runtime):
             name: The name of the process.
             slot: The number of the slot.
             slots: The number of slots on this host.
-            place: When the process gets its rank. If "wait", before the script starts. If "ready", when the script
-                requests it.
+            place: When the process gets its rank. ``"wait"``: before the script starts. ``"ready"``: when the script
+                requests the rank.
         """
         assert self._gang is not None
         plan = ProcessPlan(

@@ -1,6 +1,7 @@
 """Run an importer (see ``server.py``). In a process that the importer has forked for a rank, run the rank's script.
 
-This program's frame is then the outermost frame of the script's tracebacks, and is removed from them.
+In the process of a rank, this program's frame would be the outermost frame of the script's tracebacks. The frame is
+removed from the tracebacks.
 """
 
 import os

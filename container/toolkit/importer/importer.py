@@ -3,7 +3,7 @@
 An importer (``server.py`` in this folder) imports a script's packages once, and then forks ranks. The importer's socket
 is in a folder that the machine's toolkits share. The socket's name depends on what is imported. The first of the
 toolkits starts the importer. For each host, the machine's importer forks a host's importer, which ends with the host's
-toolkit. The host's importer forks the ranks, which end with it.
+toolkit. The host's importer forks the ranks, which end with the host's importer.
 """
 
 from __future__ import annotations
@@ -36,13 +36,17 @@ _END_S = 2.0
 
 
 def is_worth_it(imports: Imports, environment: Mapping[str, str]) -> bool:
-    """Return whether it saves time to import a script's packages once for all ranks. Pure."""
+    """Return whether to start an importer: whether the script imports a slow package. Pure.
+
+    The variable ``variables.FORK`` overrides this rule: with "1", an importer is started for any package, and with "0",
+    no importer is started.
+    """
     asked = environment.get(variables.FORK)
     return asked != "0" and bool(imports.packages if asked == "1" else imports.packages & SLOW)
 
 
 def refusal(command: Sequence[str], environment: Mapping[str, str], python: str) -> str:
-    """Return why an importer cannot fork ranks for a command. Return an empty text if it can. Pure.
+    """Return why an importer cannot fork ranks for a command. Return an empty text if the importer can. Pure.
 
     Args:
         command: The entry point's command.
@@ -119,7 +123,7 @@ class Importer:
         self._connect()
 
     def _connect(self) -> None:
-        """Send a request to the machine's importer."""
+        """Connect to the machine's importer, and send this toolkit's request."""
         try:
             with importers.locked(self._folder):
                 sock = self._reach()
@@ -174,8 +178,10 @@ class Importer:
 
     @property
     def spared(self) -> tuple[int, ...]:
-        """Return the child processes that outlive this toolkit. This is the machine's importer, if this toolkit has
-        started it, and its imports are finished. Other toolkits can then use it.
+        """Return the pids of the child processes that continue to run after the end of this toolkit.
+
+        The only such process is the machine's importer, if this toolkit has started the importer, and the imports are
+        finished. Other toolkits can then use the importer.
         """
         return (self.root,) if self.root is not None and self.imported else ()
 

@@ -181,8 +181,12 @@ class _Reader:
             self._has_imported |= not self._has_acted or top in SLOW
 
     def _imported(self, node: ast.AST, package: tuple[str, ...]) -> Iterator[tuple[str, _Files]]:
-        """Yield each import of a statement as a separate statement, with the project's files that it executes. Yield
-        nothing for other nodes.
+        """Yield each import of an import statement as a separate statement, with the project's files that the import
+        executes. Yield nothing if the node is not an import statement.
+
+        Args:
+            node: A node of a file's syntax tree.
+            package: The package to which the file's relative imports refer.
         """
         if isinstance(node, ast.Import):
             yield from ((f"import {alias.name}", self._files(alias.name)) for alias in node.names)

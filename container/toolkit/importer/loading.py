@@ -77,7 +77,9 @@ def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str,
 
 
 def _elsewhere(name: str, file: str) -> str | None:
-    """Return the file from which an import would load a module, if it is not ``file``. Otherwise return None."""
+    """Return the file from which an import would load the module ``name``. Return None if this file is ``file``, or if
+    the module is not found.
+    """
     found = PathFinder.find_spec(name)
     return found.origin if found is not None and found.origin != file else None
 
@@ -127,7 +129,9 @@ class Given(Loader):
         return min((name for name, _ in changed), default=None)
 
     def refusal(self, environment: Mapping[str, str]) -> str | None:
-        """Return why a rank with this environment may not be forked from this process. Return None if it may."""
+        """Return why a rank with this environment may not be forked from this process. Return None if the rank may be
+        forked.
+        """
         name = self._difference(_with_settings(environment, self._settings))
         return f"{name} differs" if name else None
 

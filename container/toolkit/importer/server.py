@@ -36,10 +36,10 @@ _SPARE_MEMORY = 0.1
 
 
 class _Machine(ForkServer):
-    """Serve toolkits as long as the processes that have started these toolkits live. Serve longer if the toolkits
-    request it.
+    """Serve toolkits until all processes that have started these toolkits have ended. If the last toolkit requests it
+    with ``keep``, serve for this many more seconds.
 
-    The imports are executed at the first request. An importer that has refused a toolkit gives its socket up, so that
+    The imports are executed at the first request. An importer that has refused a toolkit removes its socket, so that
     the toolkit starts another importer.
 
     Args:
@@ -48,7 +48,8 @@ class _Machine(ForkServer):
 
     Attributes:
         given: The imported modules. None before the first request.
-        imported: The imported packages, and how long the next toolkit has waited for the imports, in seconds.
+        imported: The message for each toolkit: ``imported`` (the names of the packages), and ``seconds`` (how long the
+            toolkit has waited for the imports). ``seconds`` is 0 for all toolkits but the first.
     """
 
     def __init__(self, listener: socket.socket, place: Path) -> None:
@@ -127,14 +128,19 @@ class _Machine(ForkServer):
             return
         if status != 0:  # the process could not end its child processes, or its toolkit was killed
             for other in processes.end_descendants(spare=self._forked)[1]:
-                self._forked.pop(other, None)  # one that was spared, and has ended meanwhile
+                self._forked.pop(other, None)  # a process that was spared, and has ended meanwhile
             self._keep = 0.0
         self._until = time.monotonic() + self._keep
         if not self._forked:
             self._note(time.time() + self._keep)
 
     def _note(self, until: float | None) -> None:
-        """Write a description of this process, for programs that search for kept importers."""
+        """Write a description of this process into a file beside the socket, for programs that list kept importers.
+
+        Args:
+            until: The time until which this process is kept while no toolkit uses it, in seconds since the epoch. None
+                while a toolkit uses it.
+        """
         with contextlib.suppress(OSError):
             if self._owns_place():
                 importers.note(self._place, os.getpid(), self.imported["imported"], until)
@@ -177,7 +183,12 @@ class _Host(ForkServer):
 
 
 def _become(request: Request, given: loading.Given) -> tuple[str, dict[str, Any]]:
-    """Set up this process in the same way as a rank wrapper sets up the process of its command.
+    """Turn this forked process into the process of a rank: set the environment, the output, the process group and
+    ``sys.path``, as a rank wrapper does for its command.
+
+    Args:
+        request: The request of the rank wrapper.
+        given: The modules that the importer has imported.
 
     Returns:
         The path of the script, and the namespace of its ``__main__`` module.

@@ -1,11 +1,12 @@
-"""Fit the costs of a training step to steps that were measured on one instance type, and report how well they fit.
+"""Fit the costs of a training step to steps that were measured on one instance type, and report how well the fitted
+costs predict measured steps.
 
 A step consists of a process's computing and the exchange of gradients. For a given number of processes, the time of the
 exchange is a linear function of the model's size: fixed costs, plus seconds for each byte on a link. The function is
 fitted for each measured number of processes. For numbers between the measured ones, the costs are interpolated. If the
 hosts share one machine, the processes compete for its processors, so that computing and exchange become slower. The
 measurements for each number of processes already contain this slowdown. Therefore the function has no additional term
-for it. Apart from saving and loading, the module is pure.
+for the slowdown. Apart from saving and loading, the module is pure.
 """
 
 from __future__ import annotations

@@ -216,7 +216,8 @@ def recommend(
 
 
 def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
-    """Return the smallest instance type of which a single host can replace several hosts of ``instance_type``. Pure.
+    """Return the smallest instance type of which one host has at least as many GPUs (without GPUs: processors) as
+    several hosts of ``instance_type`` together. Pure.
 
     Args:
         instance_type: The type of the hosts to replace.
@@ -346,8 +347,8 @@ def _calibrated(
 def _ranked(options: Sequence[Candidate]) -> list[Candidate]:
     """Sort the options by speed, the fastest first.
 
-    However, the options whose speeds are almost equal to the best speed are sorted by the number of hosts, then by
-    price. Options that are equal in this respect keep their order.
+    Speeds that are almost equal to the best speed are treated as equal. Options with these speeds are sorted by the
+    number of hosts, then by price. Options with equal numbers and prices keep their order.
     """
     best = max(option.prediction.samples_per_second for option in options)
     alike = [option for option in options if option.prediction.samples_per_second >= best * (1 - _ALIKE)]

@@ -25,7 +25,7 @@ class Plot:
     Args:
         figure: The matplotlib figure. Users may change the figure.
         title: The title of the plot.
-        empty: Whether the plot shows no data, but only a text that says why.
+        empty: Whether the plot shows no data. The plot then shows a text that says why.
     """
 
     def __init__(self, figure: Figure, title: str, *, empty: bool = False) -> None:

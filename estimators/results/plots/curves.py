@@ -124,7 +124,8 @@ def usual_metrics(comparison: Comparison) -> list[str]:
 
 
 def curve(result: Result, metric: str, against: str) -> tuple[list[float], list[float]]:
-    """Return the x and y values of a metric's curve for one run. Pure.
+    """Return the x and y values of a metric's curve for one run. ``against`` names the x axis: ``"time"`` or
+    ``"samples"``. Pure.
 
     The curve contains the values of all attempts. If several ranks reported the metric, only the values of the lowest
     rank are used.

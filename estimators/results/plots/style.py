@@ -33,7 +33,7 @@ WIDTH = 7.0
 
 
 def figure(rows: int = 1, columns: int = 1, *, height: float = 3.2) -> tuple[Figure, list[Axes]]:
-    """Return a figure with the width of a notebook, and the figure's axes row by row.
+    """Return a figure with the width of a notebook and ``height`` inches, and the figure's axes row by row.
 
     Raises:
         UnsupportedError: matplotlib is not installed.
@@ -79,7 +79,9 @@ def label(axes: Axes, *, x: str = "", y: str = "", title: str = "") -> None:
 
 
 def legend(made: Figure, axes: Axes) -> None:
-    """Add one legend for all axes of a figure, beside the axes. The figure becomes wider."""
+    """Add one legend for all axes of a figure, beside the axes. The figure becomes wider. Add no legend for a single
+    curve.
+    """
     handles, names = axes.get_legend_handles_labels()
     if len(names) < 2:
         return  # a single curve needs no legend
@@ -160,9 +162,13 @@ def look(place: int) -> Look:
 
 
 def looks(strategies: Sequence[str | None]) -> list[Look]:
-    """Return the styles of items by their strategies. A strategy has the same colour in every plot.
+    """Return the style of each item. The item's strategy determines the colour. A strategy has the same colour in every
+    plot.
 
     If all items have the same strategy, each item has a different colour.
+
+    Args:
+        strategies: The strategy of each item, or None.
     """
     if len(set(strategies)) == 1:
         return [look(place) for place in range(len(strategies))]

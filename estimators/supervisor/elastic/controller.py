@@ -139,7 +139,9 @@ class ElasticController:
         return self.loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Call a function after a delay. Do not call the function if the training is over by then."""
+        """Schedule a call of ``callback`` in ``seconds`` seconds, and return the timer. The function is not called if
+        the training is over by then.
+        """
 
         def call() -> None:
             self._timers.discard(timer)
@@ -256,7 +258,15 @@ class ElasticController:
                 self.workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
-        """Handle the end of a script that was not told to exit, in a job whose workers can restart."""
+        """Handle the end of a worker's script that was not told to exit, in a job whose workers can restart: inform the
+        driver.
+
+        Args:
+            worker: The worker.
+            code: The exit code of the script.
+            failure: The failure of the script, or None.
+            consequence: Whether the failure is the consequence of another worker's failure.
+        """
         if worker.state is WorkerState.RESTARTING:
             return  # the worker was told to restart meanwhile
         worker.ended_with = code

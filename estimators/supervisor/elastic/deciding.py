@@ -117,7 +117,7 @@ class WorkerEnd(enum.Enum):
 
 
 def end_of(worker: Worker, before: WorkerState, host: ElasticHost, members: Sequence[str]) -> WorkerEnd:
-    """Return the reason why a worker ended.
+    """Return the reason why a worker ended, from the states of the worker and its host.
 
     Args:
         worker: The worker, with its exit code.
@@ -269,7 +269,7 @@ def failed(message: str, cause: Cause = Cause.PROCESS) -> Failure:
 
 
 def changes(joined: Sequence[str], left: Sequence[str]) -> str:
-    """Return a text that names the hosts whose workers have joined and the hosts whose workers have left."""
+    """Return a message that names the hosts whose workers have joined, and the hosts whose workers have left."""
 
     def hosts(workers: Sequence[str]) -> str:
         return ", ".join(dict.fromkeys(split_worker(name)[0] for name in workers))

@@ -33,7 +33,9 @@ class ElasticHosts:
         self._of: ElasticController | None = None  # the controller whose hosts have these names
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Interrupt a host. The host leaves within ``notice_s`` seconds, and the other hosts continue."""
+        """Interrupt a host. The host leaves within ``notice_s`` seconds, and the other hosts continue. The host returns
+        in ``back_in_s`` seconds, or never if the value is None.
+        """
         found = self._find(host)
         if found is not None:
             controller, name = found
@@ -54,7 +56,9 @@ class ElasticHosts:
                 self._job.tell("fault_missed", "supervisor", f"rank {rank} could not be killed: {error}", rank=rank)
 
     def remove(self, host: str, back_in_s: float | None) -> None:
-        """Kill a host without a notice. The other hosts continue."""
+        """Kill a host without a notice. The other hosts continue. The host returns in ``back_in_s`` seconds, or never
+        if the value is None.
+        """
         found = self._find(host)
         if found is not None:
             controller, name = found

@@ -54,8 +54,9 @@ class Hanging(ProgressJudge):
     def is_expected(self) -> bool:
         """Return whether the job should make progress now.
 
-        Progress is expected after the first cluster has formed, except while the driver waits for workers. In any case,
-        progress is expected while workers are being prepared, or if the driver's process is suspended.
+        Progress is expected after the first cluster has formed, except while the driver waits for workers. Progress is
+        always expected while workers are being prepared. Progress is also always expected while the driver's process is
+        suspended, because a suspended driver does not report that its wait has timed out.
         """
         waits = self._controller.driver_waits or not self._controller.state.has_met
         return not waits or self._is_driver_stopped() or self._roster.preparing > 0

@@ -27,7 +27,7 @@ _SPARE_PAUSE_S = 3.0
 
 class HostControl:
     """The control of an elastic job's hosts. It starts hosts, and makes hosts leave. The source that names the places
-    of hosts may request both.
+    of hosts may also request that a host starts or leaves.
 
     Args:
         controller: The controller of the membership.
@@ -257,7 +257,7 @@ class HostControl:
             controller.backend.withdraw(host.name)
 
     def stay(self, host: ElasticHost) -> bool:
-        """Cancel the removal of a leaving host if its workers are still members.
+        """Cancel the removal of a leaving host if the host's workers are still members.
 
         Returns:
             Whether the host stays.
@@ -284,8 +284,8 @@ class HostControl:
             self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
-        """Schedule the termination of workers that stay too long. A worker of a leaving host is terminated if it has
-        not exited within ``LEAVE_TIMEOUT`` seconds.
+        """Schedule, for each leaving host, the termination of workers that have lost their rank but have not exited
+        within ``LEAVE_TIMEOUT`` seconds from now.
         """
 
         def end(host: ElasticHost) -> None:

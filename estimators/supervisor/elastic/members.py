@@ -48,9 +48,9 @@ class ElasticHost:
     name: str
     state: HostState = HostState.STARTING
     workers: dict[int, Worker] = dataclasses.field(default_factory=dict)  # the latest worker of each slot
-    counts: dict[int, int] = dataclasses.field(default_factory=dict)
+    counts: dict[int, int] = dataclasses.field(default_factory=dict)  # the number of workers that each slot has had
     slots: int = 1
-    excluded_until: float = 0.0
+    excluded_until: float = 0.0  # on the controller's clock
     replace: bool = True  # whether the host is replaced if it is lost
     up: bool = False  # whether the host's toolkit has come up
     failure: Failure | None = None  # the toolkit's report why the host cannot take part

@@ -23,7 +23,7 @@ def answer(controller: ElasticController, message: dict[str, Any]) -> dict[str, 
             ``signal``.
 
     Returns:
-        The response. It contains ``error`` if the request cannot be carried out.
+        The response. If the request cannot be carried out, the response contains ``error``.
     """
     operation = message["op"]
     if operation == "hosts":

@@ -14,7 +14,7 @@ from estimators.supervisor.elastic.policy import Limits
 
 
 class Wording:
-    """The messages about waiting for workers. They name the missing workers and the time limit.
+    """The messages about waiting for workers. The messages name the missing workers and the time limit.
 
     Args:
         strategy: The job's strategy.
@@ -36,7 +36,7 @@ class Wording:
         return f"{', '.join(late)} did not come up within {start_timeout:g} s." if late else None
 
     def too_few_left(self, there: int, limits: Limits) -> str:
-        """Return the message for a training that has too few workers left and waits for more workers."""
+        """Return the message for a training that has only ``there`` workers left, and waits for more workers."""
         needed = f"{limits.least} worker{'' if limits.least == 1 else 's'}"
         return (
             f"the training needs at least {needed}, but has only {there}. It waits for more workers, up to "
@@ -44,7 +44,7 @@ class Wording:
         )
 
     def too_few_first(self, there: int, limits: Limits) -> str:
-        """Return the message for a training that has too few workers to begin."""
+        """Return the message for a training that has only ``there`` workers, which are too few to begin."""
         text = (
             f"the training needs {limits.first} workers to begin ({self._first_is}), but has only {there}. It waits "
             f"for the other workers, up to {self._strategy.elastic_timeout:g} s."
@@ -64,7 +64,13 @@ class Wording:
         )
 
     def timed_out(self, limits: Limits, failures: Mapping[str, Failure], *, has_met: bool) -> Failure:
-        """Return the failure of a job in which too few workers have joined within ``elastic_timeout``."""
+        """Return the failure of a job in which too few workers have joined within ``elastic_timeout``.
+
+        Args:
+            limits: The sizes of the cluster.
+            failures: The last failure of each worker, for a hint.
+            has_met: Whether the workers have formed a cluster at least once.
+        """
         strategy = self._strategy
         coming = self._roster.preparing
         least_is = f"min_workers={strategy.min_workers}" if strategy.min_workers else f"min_hosts={strategy.min_hosts}"
@@ -86,10 +92,10 @@ class Wording:
         return f"instance_count={self._first_hosts}"
 
     def _missing(self, text: str) -> str:
-        """Return a text that names the hosts whose workers are missing. Return "" if no workers are missing.
+        """Insert the names of the hosts whose workers are missing into a text. Return "" if no workers are missing.
 
         Args:
-            text: The text, in which ``{}`` stands for the hosts.
+            text: The text, in which ``{}`` stands for the names.
         """
         names = [f"{host.name}{self._place_of(host.name)}" for host in self._roster.missing]
         return text.format(", ".join(names)) if names else ""

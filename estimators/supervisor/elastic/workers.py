@@ -29,7 +29,7 @@ _HOPELESS = 3
 
 
 class WorkerControl:
-    """The control of the workers on all present hosts: it starts, places and terminates them.
+    """The control of the workers on all present hosts. The class starts workers, gives them ranks, and terminates them.
 
     Args:
         controller: The controller of the membership.
@@ -151,7 +151,8 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Exclude a lost worker's host for a while, and schedule another worker for the time after the exclusion.
+        """Handle the loss of a worker: exclude the worker's host for a while, and schedule another worker for the time
+        after the exclusion. Fail the job if too many workers have ended before the first cluster has formed.
 
         Returns:
             Whether the training continues.
@@ -181,8 +182,8 @@ class WorkerControl:
         return True
 
     def exclude(self, host: ElasticHost) -> float:
-        """Exclude a host after a failure, so that no new worker starts there. Return the length of the exclusion in
-        seconds.
+        """Exclude a host after a failure, so that no new worker starts on the host. Return the duration of the
+        exclusion in seconds.
         """
         controller = self._controller
         now = controller.clock()
