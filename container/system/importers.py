@@ -107,7 +107,7 @@ def forget(place: Path) -> None:
 def forget_ended(folder: Path) -> None:
     """Remove the files of importers that have ended without removing their files.
 
-    An importer cannot remove its files if it is killed together with the toolkit that has started it.
+    An importer that is killed cannot remove its files.
     """
     running = {one.place for one in noted(folder)}
     for file in folder.glob("*.json"):

@@ -12,7 +12,7 @@ toolkit, the exit code is 128 plus the signal's number.
 
 Before the supervisor closes the connection, it sends ``keep``: for how many seconds this process waits for the next
 job. If no job has taken the container within this time, this process exits, and the container ends. If the supervisor
-was killed, or sends 0, this process exits at once.
+was killed after it had started a toolkit, or sends 0, this process exits at once.
 
 After SIGTERM (``docker stop``), the process sends SIGTERM to the running toolkits, and exits after they have exited. A
 second SIGTERM, or SIGINT, makes the process exit at once.

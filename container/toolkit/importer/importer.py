@@ -196,8 +196,8 @@ class Importer:
         """
         if orderly and self.imported:
             self._connection.send({"op": "end"})
-        if not orderly and self.root is not None:  # then the machine's importer ends with this toolkit
-            importers.remove(self._place)
+        if not orderly and self.root is not None and importers.noted_pid(self._place) == self.root:
+            importers.remove(self._place)  # then the machine's importer ends with this toolkit
         self._open.close()
         if self._host is None:
             return []

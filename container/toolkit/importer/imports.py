@@ -87,7 +87,7 @@ def read(script: Path, folder: Path, *, horovod: bool = False) -> Imports:
     hazard = _hazard(("the function" if file == function else file.name, text) for file, text in texts.items())
     statements = [*reader.head, *(() if hazard else reader.slow)]
     tops, source = set(map(top_of, statements)), "\n".join(texts.values())
-    if horovod and _DISTRIBUTED.search(source):
+    if horovod and ("container" in tops or _DISTRIBUTED.search(source)):
         statements += [f"import horovod.{one}" for one in ("tensorflow", "torch") if one in tops]
     if "torch" in tops and _USES_COMPILER.search(source) and not _CHANGES_COMPILER.search(source):
         statements.append("import torch._dynamo")
@@ -204,5 +204,8 @@ class _Reader:
         parts = tuple(module.split("."))
         for count in range(1, len(parts) + 1):
             for path in (root.joinpath(*parts[:count]) for root in reversed(self._roots)):
-                found |= {path / "__init__.py": parts[:count], path.with_name(f"{path.name}.py"): parts[: count - 1]}
+                if (path / "__init__.py").is_file():  # Python prefers the package to a module with the same name
+                    found[path / "__init__.py"] = parts[:count]
+                else:
+                    found[path.with_name(f"{path.name}.py")] = parts[: count - 1]
         return {file: package for file, package in found.items() if file.is_file()}

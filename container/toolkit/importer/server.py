@@ -160,11 +160,14 @@ class _Host(ForkServer):
         os.setsid()
         os.chdir(request["cwd"])
         self.given = machine.given
+        self._python_path = request["environment"]["PYTHONPATH"]
         self._toolkit: socket.socket = request["peer"]
         self.peers[self._toolkit.fileno()] = self._toolkit
         self._poll.register(self._toolkit, select.POLLIN)
 
     def _refusal(self, request: Request) -> str | None:
+        if request["environment"].get("PYTHONPATH") != self._python_path:  # mpirun's option -x may set another one
+            return "PYTHONPATH differs"
         return inherited.difference(request["pid"]) or self.given.refusal(request["environment"])
 
     def _answer(self, sock: socket.socket, request: Request, pid: int, why: str) -> None:

@@ -214,6 +214,10 @@ class Ec2Api:
             request: The arguments of ``CreateFleet``, from :func:`requests.fleet_requests`.
             token: The client token of the request. If a request is repeated with the same token after a lost answer,
                 EC2 launches no additional instances.
+
+        Raises:
+            BotoCoreError: EC2 has not answered.
+            ClientError: EC2 has refused the request, for another reason than missing capacity.
         """
         try:
             answer = FleetAnswer.of(self._ec2.create_fleet(**request, ClientToken=token))
@@ -382,7 +386,7 @@ def own_address() -> str:
 
 @contextlib.contextmanager
 def _unless(duplicate: str) -> Iterator[None]:
-    """Create a resource, unless it already exists.
+    """Ignore the error of a request that creates a resource if the resource already exists.
 
     The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that the
     resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.

@@ -75,7 +75,7 @@ class InstanceSlot:
 
     @property
     def booting(self) -> bool:
-        """Return whether the instance is not running yet."""
+        """Return whether the instance is expected to run, but is not running yet."""
         return not self.running.done() and not self.over.done()
 
     @property
@@ -156,6 +156,7 @@ class Ec2Fleet:
         self._following: list[asyncio.Task[None]] = []
         self._one_more = asyncio.Event()  # a host has requested an instance
         self._news = asyncio.Event()  # an instance was launched, or has no host any more
+        self._described = asyncio.Event()  # EC2 has described the instances again
 
     @functools.cached_property
     def _background(self) -> Background:
@@ -212,7 +213,11 @@ class Ec2Fleet:
                 self._following = [self._job.loop.start(one) for one in (self._watch(api), self._follow_cost(api))]
             self._since, self._waits = _now(), 0
             while self._waiting:
-                await self._request(api)
+                if self._has_undescribed():
+                    self._described.clear()
+                    await _first(self._options.poll, self._described)
+                else:
+                    await self._request(api)
         except Exception as error:  # noqa: BLE001 - whatever the error, hosts must not wait for ever
             reason = error if isinstance(error, NoInstance) else NoInstance(reason_of(error))
             for slot in self._waiting:
@@ -265,6 +270,13 @@ class Ec2Fleet:
             f"EC2 had no capacity within {self._options.capacity_timeout:g} s ({answer}). Allow more types or zones "
             "(backend_options={'types': […]}), or wait longer with max_wait",
         )
+
+    def _has_undescribed(self) -> bool:
+        """Return whether EC2 has not yet described an instance that it has just launched. The next request depends on
+        the zones, purchasing options and prices of all instances.
+        """
+        slots = self._slots.items()
+        return any(id_ not in self._instances and _now() - slot.launched < _UNSEEN_S for id_, slot in slots)
 
     def _requests(self, hosts: int) -> list[dict[str, Any]]:
         options, places = self._options, self._places
@@ -373,6 +385,7 @@ class Ec2Fleet:
             known = self._instances.get(one.id, one)
             one.ended = known.ended or (time.time() if one.gone else None)
         self._instances.update(found)
+        self._described.set()
         for id_, slot in self._slots.items():
             slot.see(found.get(id_))
         spared = self._left | self._slots.keys()

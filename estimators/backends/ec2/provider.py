@@ -99,8 +99,9 @@ class Ec2Provider(SshProvider):
                     f"backend_options={{'{name}': …}} is only for spot capacity. Set use_spot_instances=True, or leave "
                     "the option out."
                 )
-        if shutil.which("ssh") is None:
-            found.append("ssh is not installed. Install it (apt-get install openssh-client).")
+        for tool in ("ssh", "ssh-keygen"):
+            if shutil.which(tool) is None:
+                found.append(f"{tool} is not installed. Install it (apt-get install openssh-client).")
         return found
 
     @classmethod

@@ -205,18 +205,18 @@ def fleet_requests(
         tags: The tags of the fleet and its instances.
         hosts: The number of hosts to launch.
         types: The instance types. The job's own type is the first one.
-        subnets: The ids of the subnets, one in each permitted zone.
+        subnets: The ids of the permitted subnets.
         on_demand: The number of on-demand hosts. The other hosts use spot capacity.
         together: Whether the job needs all hosts at its start. EC2 then launches either all or none, in one zone.
         max_total_price: The maximum total price of the spot hosts in US dollars per hour, or None for no limit.
     """
     gang = together and hosts > 1
 
-    def group(count: int, one_type: bool, **options: Any) -> dict[str, Any]:
+    def group(count: int, one_type: bool, **more: Any) -> dict[str, Any]:
         """Return the options for the spot hosts or for the on-demand hosts of a request."""
         if gang:
-            options |= {"SingleAvailabilityZone": True, "SingleInstanceType": one_type, "MinTargetCapacity": count}
-        return options
+            more |= {"SingleAvailabilityZone": True, "SingleInstanceType": one_type, "MinTargetCapacity": count}
+        return more
 
     base = min(on_demand, hosts)
     passes = [(base, True)] if gang and len(types) > 1 else []  # number of on-demand hosts, and whether of one type

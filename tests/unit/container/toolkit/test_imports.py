@@ -163,6 +163,12 @@ def test_what_a_module_of_the_project_imports_counts_when_it_runs(tmp_path: Path
     assert (found.settings, found.packages) == ((("A", "1", False),), {"tensorflow"})
 
 
+def test_a_package_is_read_and_not_a_module_with_its_name(tmp_path: Path) -> None:
+    files = {"utils/__init__.py": "", "utils.py": "import os\nos.environ['TF_CPP_A'] = '1'\nimport torch\n"}
+    found = read(tmp_path, "import utils\nimport tensorflow\n", files)
+    assert (found.settings, found.packages) == ((), {"tensorflow"})
+
+
 def test_a_setting_after_an_import_is_too_late_to_be_made_first(tmp_path: Path) -> None:
     found = read(tmp_path, 'import os\nimport numpy\nos.environ["TF_CPP_A"] = "1"\nimport tensorflow\n')
     assert (found.statements, found.settings) == (("import numpy",), ())

@@ -210,6 +210,21 @@ def test_hosts_that_were_not_launched_with_the_others_are_asked_for_at_once(new:
     assert wanted == [2, 1] and all(slot.runs for slot in slots)
 
 
+def test_what_was_launched_counts_in_the_request_for_the_others(new: NewWorld) -> None:
+    world = new(on_demand_base=1, max_price_per_hour=1.0)
+    name = world.api.add()
+    world.api.instances[name].zone, world.api.instances[name].spot = "b", False
+    world.api.known = {("c5.large", ""): [(0.0, 0.4)], ("c5.large", "b"): [(0.0, 0.1)]}
+    world.api.answers = [FleetAnswer(launched=(name,), refusals=NONE.refusals)]
+    world.want("algo-1", "algo-2", "algo-3")
+    world.loop.advance(1.0)
+    request = world.api.asked[-1]
+    assert request["TargetCapacitySpecification"]["SpotTargetCapacity"] == 2
+    assert request["SpotOptions"]["MaxTotalPrice"] == "0.6000"
+    [pool] = request["LaunchTemplateConfigs"][0]["Overrides"]
+    assert pool["SubnetId"] == "subnet-b"
+
+
 @pytest.mark.parametrize(("strategy", "waits"), [(MPI(), False), (ElasticHorovod(), True)])
 def test_without_capacity_a_gang_fails_and_others_that_train_wait(
     strategy: Distribution, waits: bool, new: NewWorld
