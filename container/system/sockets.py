@@ -8,6 +8,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from container.system.connection import BACKLOG
+
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
@@ -49,7 +51,7 @@ def listen(path: Path) -> socket.socket:
     try:
         with short_path(path) as short:
             listener.bind(short)
-        listener.listen()
+        listener.listen(BACKLOG)
     except OSError:
         listener.close()
         raise

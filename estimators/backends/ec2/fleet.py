@@ -244,13 +244,17 @@ class Ec2Fleet:
 
     def _make(self, api: Ec2Api) -> tuple[tuple[str, str], ...]:
         if self._host_key is None:
-            make_key(self._folder / "login")
-            self._host_key = make_key(self._folder / "host")
-            (self._folder / "host").unlink()  # needed only on the hosts
-            self.settings.known_hosts.write_text(f"{self.alias} {self._host_key[1]}", encoding="ascii")
+            login, host = self._folder / "login", self._folder / "host"
+            for file in (login, host):
+                file.unlink(missing_ok=True)  # an earlier attempt may have failed halfway
+            make_key(login)
+            host_key = make_key(host)
+            host.unlink()  # needed only on the hosts
+            self.settings.known_hosts.write_text(f"{self.alias} {host_key[1]}", encoding="ascii")
+            self._host_key = host_key
         user_data = requests.user_data(*self._host_key, first_lease=self._options.first_lease)
-        login = (self._folder / "login.pub").read_text(encoding="ascii")
-        return api.make(self._fleet, self._tags, self._options, self._types[0], login, user_data)
+        public = (self._folder / "login.pub").read_text(encoding="ascii")
+        return api.make(self._fleet, self._tags, self._options, self._types[0], public, user_data)
 
     async def _request(self, api: Ec2Api) -> None:
         """Send the requests of one pass to EC2, until one of them launches instances. If EC2 has no capacity, wait.
@@ -397,9 +401,9 @@ class Ec2Fleet:
     # --- money ---
 
     async def _follow_cost(self, api: Ec2Api) -> None:
-        """Store the cost in the job's status at each poll. When the cost reaches a limit, stop the job and return."""
+        """Store the cost in the job's status at each poll. When the cost first reaches a limit, stop the job."""
         price, days = self._options.on_demand_price, _PRICE_DAYS if self._spot else 0.0
-        priced = -math.inf
+        priced, stopped = -math.inf, False
         while True:
             if _now() - priced >= _PRICES_S:
                 with contextlib.suppress(Exception):  # without permission to read prices, the job continues
@@ -407,9 +411,9 @@ class Ec2Fleet:
                     self._prices = {**self._prices, **new}
                     priced = _now()
             self._job.note({"cost": dataclasses.asdict(self._cost())})
-            if text := self._limit_met(asked=math.isfinite(priced)):
+            if not stopped and (text := self._limit_met(asked=math.isfinite(priced))):
+                stopped = True
                 self._job.limit(f"The job was stopped: {text}")
-                return
             await asyncio.sleep(self._options.poll * _SLOWLY)
 
     def _cost(self) -> FleetCost:
