@@ -323,7 +323,7 @@ class Cluster(Ranks[TensorCollectives]):
                 restart. None to save nothing.
             validation: Returns a dataset of single records, on which the model is evaluated after each epoch. None for
                 no evaluation.
-            validation_holds: The records in this process's dataset for the evaluation, as ``holds`` of
+            validation_holds: Which records this process's dataset for the evaluation has, as ``holds`` of
                 :meth:`evaluate`.
             on_resize: The reaction to a change of the number of ranks. With ``"scale_rate"``, each rank keeps its batch
                 size, and the learning rate is scaled with the number of ranks. With ``"keep_global_batch"``, the global

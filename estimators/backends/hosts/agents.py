@@ -10,7 +10,7 @@ from estimators.backends.hosts.provider import Host, HostProcess
 
 
 class Agent:
-    """A fleetfit process that serves hosts in addition to their training processes.
+    """A fleetfit process that runs beside the training processes of hosts, and brings inputs or saves files.
 
     Args:
         process: The process.

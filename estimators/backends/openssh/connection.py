@@ -73,7 +73,7 @@ class NotStarted(HostError):
     """Raised if a program on a machine could not be started, for example because the program was not found.
 
     Attributes:
-        code: The exit code.
+        code: The exit code of the ssh command. It is the exit code of the remote shell if ssh could log in.
     """
 
     def __init__(self, code: int, complaint: str) -> None:

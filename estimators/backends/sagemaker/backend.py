@@ -298,7 +298,9 @@ class SageMakerBackend(ManagedService):
 
     @property
     def _here(self) -> dict[str, Any]:
-        """Return the position up to which the logs were read, and the steps that were already shown."""
+        """Return the position up to which the logs were read, and SageMaker's status transitions (such as
+        ``Downloading``) that were already shown.
+        """
         assert self._follower is not None
         told = self._known[: len(self._known) - len(self._untold)]
         return {"streams": self._follower.cursor, "steps": [list(step) for step in told]}
