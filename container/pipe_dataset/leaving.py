@@ -50,7 +50,7 @@ def descriptor() -> int:
 
 
 def wait(file: int, timeout: float | None = None) -> bool:
-    """Wait until the FIFO contains bytes, its writer has closed it, or the process exits.
+    """Wait until the FIFO contains bytes, its writer has closed it, or this process begins to exit.
 
     Args:
         file: The descriptor of the FIFO, open for reading.

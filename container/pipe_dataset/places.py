@@ -152,7 +152,7 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
     The number does not depend on the epochs that earlier processes have read.
 
     Raises:
-        PipeError: no FIFO has appeared in time, or the process exits.
+        PipeError: no FIFO has appeared in time, or this process begins to exit.
     """
     until = time.monotonic() + timeout
     while (number := pipes.newest(place, channel)) is None:
@@ -162,11 +162,15 @@ def await_newest(place: Path, channel: str, *, timeout: float = APPEARANCE) -> i
 
 
 def open_fifo(path: Path, *, timeout: float = APPEARANCE) -> int:
-    """Wait until a FIFO exists and contains bytes, or its writer has closed it. Return a descriptor of the FIFO, open
-    for reading in non-blocking mode.
+    """Wait until a FIFO exists, and then until it contains bytes or its writer has closed it. Return a descriptor of
+    the FIFO, open for reading in non-blocking mode.
+
+    Args:
+        path: The path of the FIFO.
+        timeout: The time limit in seconds for the file to appear. The wait for bytes has no limit.
 
     Raises:
-        PipeError: the file does not appear or cannot be opened, or the process exits.
+        PipeError: the file does not appear in time or cannot be opened, or this process begins to exit.
     """
     until = time.monotonic() + timeout
     while True:

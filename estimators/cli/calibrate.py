@@ -1,4 +1,4 @@
-"""Measures the costs of exchanging gradients on this machine: ``fleetfit calibrate``.
+"""Measure the costs of exchanging gradients on this machine: ``fleetfit calibrate``.
 
 ``recommend()`` uses these costs.
 """

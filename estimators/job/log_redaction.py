@@ -140,7 +140,7 @@ def _is_harmless(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the texts as which a value may be printed: unchanged, as a Python or JSON literal, and line by line."""
+    """Return the forms in which a value may be printed: unchanged, as a Python or JSON literal, and each of its lines."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 

@@ -32,7 +32,7 @@ def check_files(holds: str, workers: int, *, streams: bool) -> None:
     ``make_dataset`` for all workers, and knows only the path of its own files.
 
     Args:
-        holds: The records in the dataset, as for :meth:`Cluster.dataset`.
+        holds: Which records the dataset has. See :meth:`Cluster.dataset`.
         workers: Number of workers.
         streams: Whether the dataset reads channels in Pipe mode.
 

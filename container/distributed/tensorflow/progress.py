@@ -285,12 +285,13 @@ class DataProgress:
         """Continue at the position that a checkpoint contains.
 
         Returns:
-            Always True: records of the epoch may be left, so that the caller must not skip the epoch.
+            Always True, which means that the caller must still run the epoch: some of its records may not have been
+            consumed yet.
 
         Raises:
-            DistributedError: ``insist`` is True, but the consumed records cannot be determined, because the number of
+            DistributedError: ``insists`` is True, but the consumed records cannot be determined, because the number of
                 ranks, the batch size or the shuffle buffer has changed.
-            EpochBeginsAnew: the consumed records cannot be determined, and ``insist`` is False.
+            EpochBeginsAnew: the consumed records cannot be determined, and ``insists`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
             raise EpochBeginsAnew("the checkpoint has no position in the data")

@@ -10,7 +10,7 @@ arguments in addition to those of every cluster program:
 * ``acquire`` with ``together``, which says whether the hosts are one barrier stage.
 
 Each host's agent connects to the supervisor from its executor's machine. The supervisor reads the host's address from
-that connection, because the barrier stage's ``allGather`` would take a second.
+that connection. Exchanging the addresses with the barrier stage's ``allGather`` would take about one second.
 """
 
 from __future__ import annotations
