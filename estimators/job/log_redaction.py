@@ -140,7 +140,7 @@ def _is_harmless(value: str) -> bool:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the forms in which a value may be printed: unchanged, as a Python or JSON literal, and each of its lines."""
+    """Return the forms in which a value may be printed: unchanged, as a Python or JSON literal, and each line alone."""
     return {value, repr(value)[1:-1], json.dumps(value)[1:-1], *(line.strip() for line in value.splitlines())}
 
 

@@ -305,8 +305,9 @@ class Result:
     def bus_bandwidth(self) -> float | None:
         """Return the bytes per second on each rank's link, 2(N−1)/N · S ÷ :attr:`exchange_s`.
 
-        N is the number of ranks, and S is :attr:`reduced_bytes`. The value can exceed the
-        bandwidth of the link, because :attr:`exchange_s` omits the time that overlaps with computing. Return None with parameter servers, or if the value is unknown.
+        N is the number of ranks, and S is :attr:`reduced_bytes`. The value can exceed the bandwidth of the link,
+        because :attr:`exchange_s` omits the time that overlaps with computing. Return None with parameter servers, or
+        if the value is unknown.
         """
         if self.link_bytes is None or not self.exchange_s or self.strategy == "parameter_server":
             return None
