@@ -97,8 +97,8 @@ class Checkpointer:
             that would exceed this number waits.
         learning_rate: The optimizer's learning rate after a restore. ``"saved"`` means the saved learning rate.
             ``"current"`` means the script's learning rate. ``"auto"`` means the saved learning rate if the cluster has
-            the same size as at the save, and otherwise the script's learning rate. If a scheduler of PyTorch has
-            changed the saved rate, the script's rate is changed in the same proportion.
+            the same size as at the save, and otherwise the script's learning rate. If a scheduler of PyTorch is
+            restored too, and has changed the saved rate, the script's rate is changed in the same proportion.
         read_only: Whether the Checkpointer only restores and never saves. If true, the Checkpointer can restore while
             another process saves.
         lock_timeout: Maximum number of seconds to wait if another process writes into the folder. Waiting helps if that

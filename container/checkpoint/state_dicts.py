@@ -18,6 +18,8 @@ from container.checkpoint.errors import CheckpointMismatchError
 from container.checkpoint.state import Array, ArraySlot, Saveable, TensorSlot, check_names, tensor_of
 
 _PLAIN = (bool, int, float, str, type(None))
+#: Rates in an optimizer's groups from which PyTorch's schedulers compute the learning rate.
+_SCHEDULERS_RATES = ("max_lr", "min_lr", "swa_lr")
 
 
 def has_state(value: Any) -> bool:
@@ -124,14 +126,16 @@ class StateDicts:
             _compare(name, self._objects[name].state_dict(), states[name])
         # The modules, which have been compared, come last: an optimizer refuses another number of parameters, and then
         # nothing has been changed yet. Optimizers come before their schedulers, which show the optimizers' rates.
-        optimizers = [name for name, value in self._objects.items() if getattr(value, "param_groups", None)]
-        others = [name for name in self._objects if name not in optimizers and name not in modules]
-        names = [*optimizers, *others, *modules]
+        others = [name for name in self._objects if name not in modules]
+        optimizers = [name for name in others if getattr(self._objects[name], "param_groups", None)]
+        names = [*optimizers, *(name for name in others if name not in optimizers), *modules]
+        schedulers = [value for value in self._objects.values() if keep_rate and _is_scheduler(value)]
+        scheduled = {id(group) for scheduler in schedulers for group in scheduler.optimizer.param_groups}
         for index, name in enumerate(names):
             value = self._objects[name]
-            if keep_rate and name in optimizers:
-                kept = _keep_rates(states[name], value.param_groups) or kept
-            elif keep_rate and _is_scheduler(value):
+            groups = value.param_groups if keep_rate and name in optimizers else ()
+            before = [({**group}, id(group) in scheduled) for group in groups]
+            if keep_rate and _is_scheduler(value):
                 _keep_base_rates(
                     states[name], value.state_dict(), [group["lr"] for group in value.optimizer.param_groups]
                 )
@@ -145,6 +149,8 @@ class StateDicts:
                 changed = names[: index + (not checks_first)]
                 reason = str(error).removesuffix(".") or type(error).__name__
                 raise CheckpointMismatchError(f"the checkpoint does not match {name}: {reason}.", changed) from error
+            for group, (ours, has_scheduler) in zip(value.param_groups if before else (), before, strict=False):
+                kept = _keep_rate(group, ours, has_scheduler=has_scheduler) or kept
         return kept
 
 
@@ -153,32 +159,29 @@ def _is_scheduler(value: Any) -> bool:
     return torch is not None and isinstance(value, torch.optim.lr_scheduler.LRScheduler)
 
 
-def _keep_rates(saved: Mapping[str, Any], groups: list[dict[str, Any]]) -> bool:
-    """Replace the learning rates in the saved state of an optimizer by the learning rates of the script.
+def _keep_rate(group: dict[str, Any], ours: Mapping[str, Any], *, has_scheduler: bool) -> bool:
+    """Replace the saved learning rate in a group of an optimizer's parameters by the learning rate of the script.
 
-    If a scheduler has changed the saved rate, the script's initial rate is changed in the same proportion. Without this
-    change, the training would start its schedule anew.
+    If a scheduler is restored too, and has changed the saved rate, the script's initial rate is changed in the same
+    proportion. Without this change, the training would start its schedule anew.
 
     Args:
-        saved: The saved ``state_dict`` of the optimizer, which is changed in place.
-        groups: The optimizer's groups of parameters before the restore, with the script's learning rates.
+        group: The group after the restore, which is changed in place.
+        ours: The content of the group before the restore, with the script's learning rate.
+        has_scheduler: Whether a scheduler of the optimizer is restored, too.
 
     Returns:
-        Whether a learning rate was replaced.
+        Whether the learning rate was replaced.
     """
-    kept = False
-    for theirs, ours in zip(saved.get("param_groups", ()), groups, strict=False):
-        if "lr" not in ours or "lr" not in theirs:
-            continue
-        kept = True
-        if theirs.get("initial_lr"):  # set by the schedulers that compute rates from an initial rate
-            initial = ours.get("initial_lr", ours["lr"])
-            theirs["lr"] = initial * (theirs["lr"] / theirs["initial_lr"])
-            theirs["initial_lr"] = initial
-            theirs.update((key, ours[key]) for key in ("max_lr", "min_lr") if key in theirs and key in ours)
-        else:
-            theirs["lr"] = ours["lr"]
-    return kept
+    if "lr" not in ours or "lr" not in group:
+        return False
+    initial = ours.get("initial_lr", ours["lr"])
+    saved = group.get("initial_lr")  # set by the schedulers that compute rates from an initial rate
+    group["lr"] = initial * (group["lr"] / saved) if has_scheduler and saved else ours["lr"]
+    if saved is not None:
+        group["initial_lr"] = initial
+    group.update((key, ours[key]) for key in _SCHEDULERS_RATES if key in group and key in ours)
+    return True
 
 
 def _keep_base_rates(saved: dict[str, Any], ours: Mapping[str, Any], rates: list[Any]) -> None:

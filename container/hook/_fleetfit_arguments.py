@@ -90,7 +90,7 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
             near = _near(name, [option for option in options if option not in given]) if word in rest else None
             if near is not None:
                 yield name, f"the script's parser has no {name}, and returned it as unknown: did you mean {near}?"
-        elif action.nargs and value.startswith("[") and value.endswith("]") and values.get(action.dest) == [value]:
+        elif action.nargs and values.get(action.dest) == [value] and _is_list(value):
             yield (
                 "",
                 f"{name} {value} is a single text in the script, whose parser takes several values for it. Pass the "
@@ -110,6 +110,18 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
                     f"{name} {value} is True in the script, whose parser takes no value for it (store_true). To switch "
                     "the option off, leave the hyperparameter out; to switch it on, pass arguments=[…].",
                 )
+
+
+def _is_list(text):  # type: ignore[no-untyped-def]
+    """Return whether a text is a list as Python writes it, such as ``[1, 2]``, unlike ``[CLS]``."""
+    if not text.startswith("["):
+        return False
+    import ast
+
+    try:
+        return isinstance(ast.literal_eval(text), list)
+    except (ValueError, SyntaxError):
+        return False
 
 
 def _near(name, options):  # type: ignore[no-untyped-def]

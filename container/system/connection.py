@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import socket
 import time
@@ -248,6 +247,8 @@ def ask(sock: socket.socket, request: Mapping[str, object], descriptors: Sequenc
     Raises:
         OSError: the connection is closed.
     """
+    import json  # imported here because every rank imports this module, but only ranks with an importer send requests
+
     fd = os.memfd_create("request")
     try:
         os.write(fd, json.dumps(request).encode())

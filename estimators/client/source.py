@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
+import itertools
 import os
 import re
 import shutil
@@ -35,6 +36,9 @@ SKIPPED = frozenset({".git", "__pycache__", ".ipynb_checkpoints", ".venv"})
 #: Maximum size in bytes and maximum number of files of a source without a warning. Each job keeps a copy of its source.
 LARGE_BYTES = 200_000_000
 LARGE_FILES = 20_000
+
+#: Maximum number of files of an excluded folder that are searched for modules.
+_MOST_SEARCHED = 1000
 
 #: Maximum size in bytes of a file that is searched for names of frameworks. Larger files are data and not code.
 _LARGEST_TEXT = 4_000_000
@@ -161,7 +165,12 @@ class Source:
                         f"secrets in the job's environment. To include the file, add the line `!{name}` to "
                         f"{ignoring.OWN} in source_dir."
                     )
-            modules = [name for name in names if name.endswith((".py", "requirements.txt")) or self._has_modules(name)]
+            # A .fleetfitignore is written for jobs, so the folders that it excludes are meant to be excluded.
+            modules = [
+                name
+                for name in names
+                if name.endswith((".py", "requirements.txt")) or (file == ignoring.GITS and self._has_modules(name))
+            ]
             if modules:
                 are = "is" if len(modules) == 1 else "are"
                 yield (
@@ -175,8 +184,12 @@ class Source:
         if not name.endswith("/") or not name.rstrip("/").rpartition("/")[2].isidentifier():
             return False
         top, _, rest = name.partition("/")
-        folders = [path / name if not root else path / rest for root, path in self.roots if root in ("", top)]
-        return any(True for folder in folders for _ in folder.glob("*.py"))
+        for folder in (path / name if not root else path / rest for root, path in self.roots if root in ("", top)):
+            with contextlib.suppress(OSError), os.scandir(folder) as found:
+                # A folder of data may have millions of files.
+                if any(item.name.endswith(".py") for item in itertools.islice(found, _MOST_SEARCHED)):
+                    return True
+        return False
 
     def notes(self) -> list[str]:
         """Return one text for each kind of ignore file. The text lists the files that the ignore file excludes."""

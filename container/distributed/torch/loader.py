@@ -104,6 +104,7 @@ class TorchLoader:
         self.epoch = 0
         self.position = 0
         self._restored = 0  # the position at which an iteration may begin
+        self._has_warned = False
         self.weight = 1.0
         self._settled = False
         self._stream = dataset if streams else None
@@ -124,7 +125,8 @@ class TorchLoader:
         return self._dealing(self._records).steps
 
     def __iter__(self) -> Iterator[Any]:
-        if self.position != self._restored:
+        if self.position != self._restored and not self._has_warned:
+            self._has_warned = True
             self._warn_of_earlier_iteration()
         durations = Durations()
         began = last = spoke = time.monotonic()

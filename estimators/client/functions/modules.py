@@ -31,6 +31,8 @@ def travels(function: Callable[..., Any]) -> bool:
     module = sys.modules.get(function.__module__ or "")
     if function.__module__ in (None, "__main__") or module is None:
         return True
+    if not hasattr(function, "__qualname__"):  # a `functools.partial` with a cache
+        return True
     found: Any = module
     for part in function.__qualname__.split("."):
         found = getattr(found, part, None)

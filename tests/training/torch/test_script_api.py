@@ -230,6 +230,9 @@ def test_an_epoch_without_the_records_of_an_earlier_iteration_is_told() -> None:
     with pytest.warns(UserWarning, match="continues epoch 0 after the first 8 records, because an earlier iteration"):
         assert sum(len(batch) for batch in loader) == 15
     next(iter(loader))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # it has been told
+        next(iter(loader))
     loader.load_state_dict(before)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -354,6 +357,7 @@ def scheduled(kind: str, rate: float) -> dict[str, Any]:
         "cosine": lambda: schedules.CosineAnnealingLR(optimizer, 12),
         "one cycle": lambda: schedules.OneCycleLR(optimizer, max_lr=rate, total_steps=12),
         "cyclic": lambda: schedules.CyclicLR(optimizer, rate / 10, rate, step_size_up=4),
+        "averaging": lambda: torch.optim.swa_utils.SWALR(optimizer, rate / 2, anneal_epochs=8),
         "warm-up": lambda: schedules.SequentialLR(
             optimizer, [schedules.LinearLR(optimizer, 0.1, total_iters=4), schedules.StepLR(optimizer, 2)], [4]
         ),
@@ -372,7 +376,7 @@ def rates(parts: dict[str, Any], epochs: int) -> list[float]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["step", "lambda", "cosine", "one cycle", "cyclic", "warm-up"])
+@pytest.mark.parametrize("kind", ["step", "lambda", "cosine", "one cycle", "cyclic", "averaging", "warm-up"])
 def test_a_schedule_continues_at_its_place_with_the_rate_of_another_size(tmp_path: Path, kind: str) -> None:
     parts, later = scheduled(kind, 0.1), scheduled(kind, 0.2)
     rates(parts, 5)
@@ -385,6 +389,50 @@ def test_a_schedule_continues_at_its_place_with_the_rate_of_another_size(tmp_pat
     assert later["optimizer"].param_groups[0]["lr"] == pytest.approx(expected[4])
     assert later["scheduler"].get_last_lr() == [later["optimizer"].param_groups[0]["lr"]]
     assert rates(later, 5) == pytest.approx(expected[5:])
+
+
+def test_the_rate_of_the_script_is_kept_whole_without_a_scheduler(tmp_path: Path) -> None:
+    """A schedule that has ended at 0 is over, and a training that follows has another one, or none."""
+    parts, later = scheduled("cosine", 0.1), scheduled("cosine", 0.2)
+    rates(parts, 12)
+    del parts["scheduler"], later["scheduler"]
+    with checkpointer(tmp_path) as saving:
+        saving.save(parts, epoch=12)
+    with checkpointer(tmp_path, learning_rate="current") as restoring:
+        restoring.restore(later)
+    assert [later["optimizer"].param_groups[0][name] for name in ("lr", "initial_lr")] == [0.2, 0.2]
+
+
+class Several:
+    """An optimizer of several others, whose state is theirs."""
+
+    def __init__(self, *optimizers: Any) -> None:
+        self.optimizers = optimizers
+
+    @property
+    def param_groups(self) -> list[dict[str, Any]]:
+        return [group for one in self.optimizers for group in one.param_groups]
+
+    def state_dict(self) -> list[Any]:
+        return [one.state_dict() for one in self.optimizers]
+
+    def load_state_dict(self, state: list[Any]) -> None:
+        for one, saved in zip(self.optimizers, state, strict=True):
+            one.load_state_dict(saved)
+
+
+def test_the_rate_of_an_optimizer_with_a_state_of_its_own_form_is_kept(tmp_path: Path) -> None:
+    parts, later = scheduled("step", 0.1), scheduled("step", 0.2)
+    rates(parts, 4)
+    for one in (parts, later):
+        one["optimizer"] = Several(one["optimizer"])
+    with checkpointer(tmp_path) as saving:
+        saving.save(parts, epoch=4)
+    with checkpointer(tmp_path, learning_rate="current") as restoring:
+        restored = restoring.restore(later)
+    assert restored is not None and restored.rate_kept
+    assert later["optimizer"].param_groups[0]["lr"] == pytest.approx(0.02)
+    assert later["scheduler"].get_last_lr() == pytest.approx([0.02])
 
 
 def test_another_model_is_refused_and_nothing_changed(tmp_path: Path) -> None:

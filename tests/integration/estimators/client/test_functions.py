@@ -67,12 +67,15 @@ def test_functions_with_a_cache_are_packed_too() -> None:
     def fibonacci(number: int) -> int:
         return number if number < 2 else fibonacci(number - 1) + fibonacci(number - 2)
 
+    double = functools.cache(functools.partial(int.__mul__, 2))
+
     @functools.cache
     def train(number: int) -> Any:
-        return fibonacci(number), fibonacci.cache_parameters(), fibonacci.__name__
+        return fibonacci(number), fibonacci.cache_parameters(), fibonacci.__name__, double(4)
 
     fibonacci(5)
-    assert run(train, hyperparameters={"number": 20}).value() == (6765, {"maxsize": 3, "typed": True}, "fibonacci")
+    found = run(train, hyperparameters={"number": 20}).value()
+    assert found == (6765, {"maxsize": 3, "typed": True}, "fibonacci", 8)
 
 
 def test_a_path_of_the_jobs_outputs_is_one_of_this_machine_and_what_cannot_be_packed_is_told_of() -> None:

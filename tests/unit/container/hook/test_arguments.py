@@ -37,6 +37,7 @@ def parser() -> argparse.ArgumentParser:
         (["--layers", "['a', 'b']"], "--layers ['a', 'b'] is a single text in the script, whose parser takes several"),
         # These are as they were meant.
         (["--layers", "a", "[b]", "--sizes", "[1, 2]"], ""),
+        (["--layers", "[CLS]"], ""),
         (["--bf16", "True", "--fp16", "True", "--cache", "False", "--flag", "False"], ""),
         (["--bf16", ""], ""),
         (["--model_dir", "/opt/ml/model", "--epochs", "3"], ""),

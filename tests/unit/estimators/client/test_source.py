@@ -195,6 +195,12 @@ def test_an_ignored_package_is_told() -> None:
     assert said.startswith(
         "source_dir: models/, pkg/lib/, requirements.txt, dep/data/ are not part of the job's code, because of .gitig"
     )
+    (Path("code") / ".gitignore").rename("code/.fleetfitignore")  # which is written for jobs
+    assert resolve("train.py", "code").warnings() == [
+        said.replace("models/, pkg/lib/, requirements.txt, dep/data/ are", "requirements.txt is").replace(
+            "because of .gitignore", "because of .fleetfitignore"
+        )
+    ]
 
 
 def test_secrets_in_env_are_sent_only_where_they_are_named() -> None:
