@@ -21,6 +21,8 @@ from collections.abc import Collection, Mapping, Sequence
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
+#: The place of the number of threads in the result of :func:`stat`.
+_THREADS = 17
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -141,10 +143,14 @@ def spawn(
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Return the children of each visible process of the machine, by the pid of the parent. Zombies are omitted."""
+    """Return the children of each visible process of the machine, by the pid of the parent. Zombies are omitted.
+
+    A process is no zombie as long as one of its threads is running, even if its first thread has ended. Such a process
+    may still have children, which nobody has adopted yet.
+    """
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):
-        if entry.isdigit() and (fields := stat(int(entry))) and fields[0] != "Z":
+        if entry.isdigit() and (fields := stat(int(entry))) and (fields[0] != "Z" or int(fields[_THREADS]) > 1):
             tree.setdefault(int(fields[1]), []).append(int(entry))
     return tree
 

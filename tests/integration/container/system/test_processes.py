@@ -212,6 +212,32 @@ def test_nothing_below_a_subreaper_survives(program: Callable[..., subprocess.Po
     assert (left, still, reaped) == ([], [], True)
 
 
+def test_children_of_a_process_whose_first_thread_has_ended_are_found(
+    program: Callable[..., subprocess.Popen[str]],
+) -> None:
+    """As of mpirun, which has several threads, while it ends: nobody has adopted its children yet."""
+    process = program(
+        """
+        import ctypes, platform, threading
+        processes.become_subreaper()
+        parent = os.fork()
+        if parent == 0:
+            child = os.fork()
+            if child == 0:
+                time.sleep(300)
+            threading.Thread(target=time.sleep, args=(300,)).start()
+            ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2): of this thread
+        while processes.state(parent) != "Z":
+            time.sleep(0.001)
+        print(len(processes.descendants()))
+        print(processes.end_descendants(), processes.reap())
+        """
+    )
+    number, end = output(process).splitlines()
+    assert number == "2", "the process, whose second thread runs, and its child"
+    assert end.startswith("([], {") and end.endswith("({}, False)"), "nothing is left, and nothing was left to be ended"
+
+
 def test_spared_trees_are_left_alone_and_nothing_is_looked_at_where_nothing_is_left(
     program: Callable[..., subprocess.Popen[str]],
 ) -> None:
