@@ -222,10 +222,10 @@ def test_children_of_a_process_whose_first_thread_has_ended_are_found(
         processes.become_subreaper()
         parent = os.fork()
         if parent == 0:
-            child = os.fork()
-            if child == 0:
-                time.sleep(300)
-            threading.Thread(target=time.sleep, args=(300,)).start()
+            os.closerange(0, 3)
+            if os.fork() == 0:
+                time.sleep(60)
+            threading.Thread(target=time.sleep, args=(60,)).start()
             ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)  # exit(2): of this thread
         while processes.state(parent) != "Z":
             time.sleep(0.001)
