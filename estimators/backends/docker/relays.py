@@ -55,7 +55,7 @@ class Relays:
             try:
                 bridge = await call(self._backend.loop, lambda: engine.gateway(_DEFAULT_BRIDGE))
                 for url in urls:
-                    self._there[url] = await self._relay(url, bridge)
+                    self._there[url] = self._relay(url, bridge)
             except (EngineError, OSError) as error:  # no default bridge (Podman), or none on this machine (rootless)
                 self._backend.warn(
                     f"containers cannot reach {', '.join(urls)}, which is on this machine's loopback: "
@@ -63,7 +63,7 @@ class Relays:
                 )
         return {name: self._there.get(value, value) for name, value in environment.items()}
 
-    async def _relay(self, url: str, address: str) -> str:
+    def _relay(self, url: str, address: str) -> str:
         """Relay connections to the server of a URL, and return the URL that leads to the relay.
 
         Args:

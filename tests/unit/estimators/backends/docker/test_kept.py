@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
+import types
 from pathlib import Path
 from typing import Any
 
@@ -112,11 +112,14 @@ def test_the_files_of_a_later_job_are_given_back_if_its_supervisor_was_killed(
     assert first is not None
     given: list[str] = []
 
-    def sleep(seconds: float) -> None:
-        with contextlib.suppress(OSError):
-            os.close(first)  # the first remover ends
+    def take(path: Path) -> int | None:
+        """The first remover has the lock, and ends when the second has asked once."""
+        taken = locks.take(path)
+        if taken is None:
+            os.close(first)
+        return taken
 
-    monkeypatch.setattr(kept.time, "sleep", sleep)
+    monkeypatch.setattr(kept, "locks", types.SimpleNamespace(take=take))
     monkeypatch.setattr(ownership, "give_back", lambda engine, duty, user: given.append(duty.value))
     engine.states = [["exited"]]
     assert reaper.remove(label=kept.POOL_LABEL, value=str(pool.path), runtime=str(runtime))
