@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from container.contract.messages import Message
 from container.contract.names import unknown
 from container.system.asyncio_loop import AsyncioLoop
-from estimators.supervisor.events import CallerGone, StopAsked
+from estimators.supervisor.events import PlainEvent, StopAsked
 from estimators.supervisor.ipc_server import Attachment, ControlSocket
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class Clients:
 
     def caller_gone(self) -> None:
         """Tell the supervisor that the caller has ended, so that the supervisor stops the job."""
-        self._supervisor.post(CallerGone())
+        self._supervisor.post(PlainEvent.CALLER_GONE)
 
     async def answer(self, message: Message) -> dict[str, Any]:
         """Carry out a client's request, and return the response."""

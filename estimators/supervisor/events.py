@@ -14,14 +14,21 @@ from estimators.records.states import SecondaryStatus
 # --- events ---
 
 
-@dataclasses.dataclass(frozen=True)
-class Started:
-    """The supervisor has started. The job begins, or waits for its turn in a queue."""
+class PlainEvent(enum.Enum):
+    """Events that need no data."""
 
-
-@dataclasses.dataclass(frozen=True)
-class TurnCame:
-    """The job's turn in its queue has come, so that its hosts may be started."""
+    #: The supervisor has started. The job begins, or waits for its turn in a queue.
+    STARTED = "started"
+    #: The job's turn in its queue has come, so that its hosts may be started.
+    TURN_CAME = "turn_came"
+    #: The caller that waits for the job has ended, so that the job must be stopped.
+    CALLER_GONE = "caller_gone"
+    #: The set of hosts for the next attempt has changed.
+    HOSTS_CHANGED = "hosts_changed"
+    #: The supervisor stops following the job, which continues on its managed service.
+    LET_GO = "let_go"
+    #: The next deadline has been reached.
+    TIME_UP = "time_up"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,17 +57,18 @@ class HostEnded:
 
 
 @dataclasses.dataclass(frozen=True)
-class Failed:
+class OfFailure:
+    """Base class of events about a failure."""
+
+    failure: Failure
+
+
+class Failed(OfFailure):
     """The attempt cannot continue because of a failure."""
 
-    failure: Failure
 
-
-@dataclasses.dataclass(frozen=True)
-class Diverged:
+class Diverged(OfFailure):
     """A metric is not a number, and the job's options require that the job fails in this case."""
-
-    failure: Failure
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,11 +82,6 @@ class StopAsked:
 
     reason: str
     grace_s: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class CallerGone:
-    """The caller that waits for the job has ended, so that the job must be stopped."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,37 +136,23 @@ class HostReturned:
 
 
 @dataclasses.dataclass(frozen=True)
-class HostsChanged:
-    """The set of hosts for the next attempt has changed."""
+class OfOutcome:
+    """Base class of events about something that has succeeded, or has failed with a failure."""
+
+    failure: Failure | None
 
 
-@dataclasses.dataclass(frozen=True)
-class Collected:
+class Collected(OfOutcome):
     """The outputs have been collected, or an error has occurred during the collection."""
 
-    failure: Failure | None
 
-
-@dataclasses.dataclass(frozen=True)
-class OverThere:
+class OverThere(OfOutcome):
     """The job has ended on its managed service."""
-
-    failure: Failure | None
-
-
-@dataclasses.dataclass(frozen=True)
-class LetGo:
-    """The supervisor stops following the job, which continues on its managed service."""
-
-
-@dataclasses.dataclass(frozen=True)
-class TimeUp:
-    """The next deadline has been reached."""
 
 
 Event: TypeAlias = (
-    Started | TurnCame | StatusReported | HostEnded | Failed | Diverged | StopAsked | CallerGone | LimitReached
-    | Preempted | HostsAwaited | HostTaken | HostReturned | HostsChanged | Collected | OverThere | LetGo | TimeUp
+    PlainEvent | StatusReported | HostEnded | OfFailure | StopAsked | LimitReached | Preempted | HostsAwaited
+    | HostTaken | HostReturned | OfOutcome
 )  # fmt: skip
 
 # --- actions ---

@@ -23,7 +23,6 @@ from estimators.supervisor.attempts import Attempts, NextAttempt
 from estimators.supervisor.events import (
     Action,
     Begin,
-    CallerGone,
     Collected,
     Diverged,
     Do,
@@ -32,20 +31,16 @@ from estimators.supervisor.events import (
     HostEnded,
     HostReturned,
     HostsAwaited,
-    HostsChanged,
     HostTaken,
     KillHost,
-    LetGo,
     LimitReached,
     OverThere,
+    PlainEvent,
     Preempted,
     Show,
-    Started,
     StatusReported,
     StopAsked,
     Tell,
-    TimeUp,
-    TurnCame,
     Warn,
 )
 from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
@@ -204,7 +199,7 @@ class JobMachine:
         return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
 
     def next_deadline(self) -> float | None:
-        """Return when :class:`TimeUp` is due next. Return None if there is no deadline."""
+        """Return when :attr:`PlainEvent.TIME_UP` is due next. Return None if there is no deadline."""
         return min((deadline.at for deadline in self._deadlines), default=None)
 
     # --- events ---
@@ -226,9 +221,9 @@ class JobMachine:
 
     def _take(self, event: Event) -> None:
         match event:
-            case Started():
+            case PlainEvent.STARTED:
                 self._start()
-            case TurnCame():
+            case PlainEvent.TURN_CAME:
                 self._turn_came()
             case StatusReported():
                 self._progress(event)
@@ -240,7 +235,7 @@ class JobMachine:
                 self._diverge(event.failure)
             case StopAsked():
                 self._stop(event)
-            case CallerGone():
+            case PlainEvent.CALLER_GONE:
                 self.abandoned = True
                 self._stop_as(SecondaryStatus.STOPPED, "The process that waited for the job has ended.")
                 self._end_now()
@@ -256,17 +251,17 @@ class JobMachine:
                 self._taken.append(event)
             case HostReturned():
                 self._return(event.host)
-            case HostsChanged():
+            case PlainEvent.HOSTS_CHANGED:
                 self._start_next()
             case Collected():
                 self._collected(event.failure)
             case OverThere():
                 self.failure = (self.reported or event.failure) if event.failure is not None else None
                 self._finish()
-            case LetGo():
+            case PlainEvent.LET_GO:
                 self._move(Happening.FINISH)
                 self._do(Do.LET_GO)
-            case TimeUp():
+            case PlainEvent.TIME_UP:
                 self._time_up()
 
     def _do(self, action: Action) -> None:

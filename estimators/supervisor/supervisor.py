@@ -180,7 +180,7 @@ class Supervisor:
         self._journal.event("phase", name="supervisor_started")
         if self.machine.attempts.number:
             self._journal.event("resume", attempts=self.machine.attempts.to_list())
-        self._queue.appendleft(events.Started())
+        self._queue.appendleft(events.PlainEvent.STARTED)
         self._decide()
         if not self.machine.has_turn:
             self._place = QueuePlace(self._record, self._job, self._options)
@@ -208,7 +208,7 @@ class Supervisor:
             self._over.set()
         elif (deadline := self.machine.next_deadline()) is not None:
             seconds = max(0.0, deadline - time.monotonic())
-            self._timer = self.loop.call_later(seconds, lambda: self.post(events.TimeUp()))
+            self._timer = self.loop.call_later(seconds, lambda: self.post(events.PlainEvent.TIME_UP))
 
     async def _queue_up(self, place: QueuePlace) -> None:
         """Wait for the job's turn in its queue. Interrupt a running attempt whenever a job with a higher priority needs
@@ -218,7 +218,7 @@ class Supervisor:
             while True:
                 async for text in place.wait():
                     self._secondary(SecondaryStatus.PENDING.value, text)
-                self.post(events.TurnCame())
+                self.post(events.PlainEvent.TURN_CAME)
                 if not self._options.preemptible:
                     return
                 await place.wanted()
@@ -458,7 +458,9 @@ class Supervisor:
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
-            self.post(events.LetGo())  # this machine may be shutting down, which does not affect the service's hosts
+            self.post(
+                events.PlainEvent.LET_GO
+            )  # this machine may be shutting down, which does not affect the service's hosts
         else:
             self.post(events.StopAsked("the supervisor got SIGTERM"))
 
@@ -595,6 +597,6 @@ class Supervisor:
         """
         if self._mirror.begun:
             print(f"fleetfit: {error}. The job is not followed any more.", file=sys.stderr)
-            self.post(events.LetGo())
+            self.post(events.PlainEvent.LET_GO)
         elif self.machine.failure is None:
             self.fail_job(Failure(cause=Cause.CONFIGURATION, message=str(error)))

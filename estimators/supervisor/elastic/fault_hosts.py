@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from estimators.supervisor.elastic.controller import ElasticController
-from estimators.supervisor.events import HostsChanged
+from estimators.supervisor.events import PlainEvent
 
 if TYPE_CHECKING:
     from estimators.supervisor.supervisor import Supervisor
@@ -82,7 +82,7 @@ class ElasticHosts:
         controller = self._running()
         if controller is None:
             self._job.tell("returned", host, f"{host} is back", target=host)
-            self._job.post(HostsChanged())
+            self._job.post(PlainEvent.HOSTS_CHANGED)
             return
         try:
             [name] = controller.hosts.add(1)

@@ -10,7 +10,7 @@ from typing import Any
 from estimators.job.failure_policy import FailurePolicy
 from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.elastic.fault_hosts import ElasticHosts
-from estimators.supervisor.events import Event, HostsChanged
+from estimators.supervisor.events import Event, PlainEvent
 
 
 class Job:
@@ -26,7 +26,7 @@ class Job:
         self.told.append((kind, host))
 
     def post(self, event: Event) -> None:
-        assert event == HostsChanged()
+        assert event == PlainEvent.HOSTS_CHANGED
         self.told.append(("changed", ""))
 
     @property

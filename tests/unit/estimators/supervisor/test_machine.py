@@ -20,7 +20,6 @@ from estimators.supervisor.attempts import Attempts
 from estimators.supervisor.events import (
     Action,
     Begin,
-    CallerGone,
     Collected,
     Diverged,
     Do,
@@ -31,17 +30,14 @@ from estimators.supervisor.events import (
     HostsAwaited,
     HostTaken,
     KillHost,
-    LetGo,
     LimitReached,
     OverThere,
+    PlainEvent,
     Preempted,
     Show,
-    Started,
     StatusReported,
     StopAsked,
     Tell,
-    TimeUp,
-    TurnCame,
     Warn,
 )
 from estimators.supervisor.lifecycle import Stage
@@ -69,7 +65,7 @@ class Job:
 
     def trains(self) -> Job:
         """Go on until its hosts train."""
-        assert self.take(Started()) == [Begin(0, self.machine.hosts)]
+        assert self.take(PlainEvent.STARTED) == [Begin(0, self.machine.hosts)]
         assert Do.HOSTS_STARTED in self.take(TRAINING, running=True)
         return self
 
@@ -84,7 +80,7 @@ class Job:
 
     def waits_until(self, moment: float) -> list[Action]:
         """Let time pass."""
-        return self.take(TimeUp(), at=moment)
+        return self.take(PlainEvent.TIME_UP, at=moment)
 
 
 def test_a_job_that_ends_well() -> None:
@@ -126,18 +122,18 @@ class TestFailure:
 
     def test_what_a_host_needs_has_failed_before_one_ran(self) -> None:
         job = Job()
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         assert job.take(Failed(FAILURE)) == [Do.CLOSE_MEMBERSHIP, Do.END_HOSTS]
         assert job.waits_until(0.0)[-1] is Do.FINISH
         assert job.machine.failure == FAILURE
         job = Job(FailurePolicy(max_failures=3), managed=True)
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         job.take(Failed(FAILURE))
         assert job.waits_until(0.0) == [Do.FINISH]  # the service starts it again, or not
 
     def test_a_host_that_was_lost_before_one_ran_is_tried_again_as_the_policy_says(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(2.0, 2.0)))
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         job.take(Failed(LOST))
         assert Do.QUEUE_AGAIN in job.waits_until(0.0) and job.machine.waits
         assert job.waits_until(2.0) == [Begin(1, HOSTS)]
@@ -216,13 +212,13 @@ class TestAttempts:
 
     def test_one_that_waits_in_its_queue_begins_when_its_turn_comes(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(0.0, 0.0)), queued=True)
-        assert job.take(Started()) == []
-        assert job.take(TurnCame()) == [Begin(0, HOSTS)]
+        assert job.take(PlainEvent.STARTED) == []
+        assert job.take(PlainEvent.TURN_CAME) == [Begin(0, HOSTS)]
         job.take(TRAINING, running=True)
         assert Do.QUEUE_AGAIN in job.all_end(3, 3)
         job.machine.has_turn = False  # it has made room
         assert job.waits_until(5.0) == []
-        assert job.take(TurnCame()) == [Begin(1, HOSTS)]
+        assert job.take(PlainEvent.TURN_CAME) == [Begin(1, HOSTS)]
 
     def test_max_run_counts_the_time_that_hosts_ran_in_all_attempts(self) -> None:
         job = Job(FailurePolicy(max_failures=1, cooldown=(100.0, 100.0)), max_run_s=10.0).trains()
@@ -240,7 +236,7 @@ class TestAttempts:
     def test_attempts_of_an_earlier_supervisor_are_gone_on_from(self) -> None:
         earlier = [Ending(attempt=0, kind=EndedBy.FAILURE, failure=FAILURE)]
         machine = JobMachine(Attempts(FailurePolicy(), HOSTS, earlier=earlier, number=1), stop_grace_s=1.0)
-        assert machine.handle(Started(), 0.0, running=False) == [Begin(1, HOSTS)]
+        assert machine.handle(PlainEvent.STARTED, 0.0, running=False) == [Begin(1, HOSTS)]
 
 
 class TestStop:
@@ -262,12 +258,12 @@ class TestStop:
         assert job.waits_until(15.0) == [Do.END_HOSTS] and job.machine.hurried
         assert job.all_end(137, 137) == [Do.FINISH]
 
-    @pytest.mark.parametrize("event", [StopAsked("now", 0.0), CallerGone()])
+    @pytest.mark.parametrize("event", [StopAsked("now", 0.0), PlainEvent.CALLER_GONE])
     def test_one_that_gives_no_time_ends_everything_at_once(self, event: Event) -> None:
         job = Job().trains()
         assert job.take(event)[-1] is Do.END_HOSTS and job.machine.hurried
         job = Job()
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         assert job.take(event)[-2:] == [Do.END_HOSTS, Do.FINISH]
 
     def test_between_two_attempts_what_the_last_one_left_is_kept(self) -> None:
@@ -278,8 +274,8 @@ class TestStop:
 
     def test_of_one_that_waits_for_its_turn_again_what_the_last_attempt_left_is_kept(self) -> None:
         job = Job(queued=True)
-        job.take(Started())
-        job.take(TurnCame())
+        job.take(PlainEvent.STARTED)
+        job.take(PlainEvent.TURN_CAME)
         job.take(TRAINING, running=True)
         job.take(Preempted("algo-1", 5.0))
         assert Do.QUEUE_AGAIN in job.all_end(143, 143)
@@ -306,7 +302,11 @@ class TestStop:
         ("event", "status", "text"),
         [
             (LimitReached("the budget of $5"), SecondaryStatus.MAX_RUNTIME_EXCEEDED, "the budget of $5"),
-            (TimeUp(), SecondaryStatus.MAX_RUNTIME_EXCEEDED, "The job was stopped after max_run, which is 10.0 s."),
+            (
+                PlainEvent.TIME_UP,
+                SecondaryStatus.MAX_RUNTIME_EXCEEDED,
+                "The job was stopped after max_run, which is 10.0 s.",
+            ),
         ],
     )
     def test_limits_stop_it_as_a_client_does(self, event: Event, status: SecondaryStatus, text: str) -> None:
@@ -330,11 +330,11 @@ class TestStop:
 
     def test_of_a_managed_job_the_service_decides(self) -> None:
         job = Job(managed=True)
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         assert job.take(StopAsked("by hand"), running=True) == [Do.STOP_HOSTS] and job.machine.stopped_as is None
-        assert job.take(LetGo()) == [Do.LET_GO] and job.machine.over
+        assert job.take(PlainEvent.LET_GO) == [Do.LET_GO] and job.machine.over
         job = Job(managed=True)
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         job.machine.reported = FAILURE
         there = Failure(cause=Cause.PROCESS, message="AlgorithmError")
         assert job.take(OverThere(there)) == [Do.FINISH] and job.machine.failure == FAILURE
@@ -365,11 +365,11 @@ class TestTaken:
 
     def test_a_notice_waits_for_somebody_who_can_save(self) -> None:
         job = Job()
-        job.take(Started())
+        job.take(PlainEvent.STARTED)
         assert job.take(HostTaken("algo-2", 5.0, None)) == []
         assert job.waits_until(0.1) == []
         job.take(TRAINING, running=False)  # they are about to be started
-        assert Do.STOP_HOSTS in job.take(TimeUp(), at=0.3, running=True)
+        assert Do.STOP_HOSTS in job.take(PlainEvent.TIME_UP, at=0.3, running=True)
 
     def test_one_that_comes_back_is_there_for_the_attempt_that_waits_for_it(self) -> None:
         job = Job().trains()
@@ -408,7 +408,7 @@ class TestElastic:
 
     def test_one_whose_caller_is_gone_does_not_wait_for_a_host_that_has_not_come(self) -> None:
         job = Job(elastic=True).trains()
-        job.take(CallerGone())
+        job.take(PlainEvent.CALLER_GONE)
         end = HostEnded(HostEnd(host="algo-1", exit_code=130))
         assert job.take(end, running=False) == [Do.FINISH]
 
@@ -438,7 +438,7 @@ STIMULI: list[Event] = [
     StopAsked("by hand", 3.0),
     StopAsked("at once", 0.0),
     StopAsked("as planned"),
-    CallerGone(),
+    PlainEvent.CALLER_GONE,
     LimitReached("the reservation is over"),
     HostTaken("algo-1", 2.0, 10.0),
     HostTaken("algo-2", None, 5.0),
@@ -495,7 +495,7 @@ class World:
             self.take(event)
         elif (deadline := self.job.machine.next_deadline()) is not None:
             self.job.now = max(self.job.now, deadline)
-            self.take(TimeUp())
+            self.take(PlainEvent.TIME_UP)
         elif self.up:
             self.end(self.up[:1], 0)
 
@@ -516,7 +516,7 @@ def test_whatever_happens_in_whatever_order_the_job_ends_once(
     stimuli: list[tuple[Event, int]], choices: list[int], policy: FailurePolicy
 ) -> None:
     world = World(policy)
-    world.take(Started())
+    world.take(PlainEvent.STARTED)
     for event, steps in stimuli:
         for number in range(steps):
             world.step(choices[number % len(choices)])
