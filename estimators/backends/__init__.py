@@ -1,6 +1,6 @@
-"""Find the backend class of an instance type. A backend runs the hosts of a job, for example as containers.
+"""Find the backend of an instance type. A backend runs the hosts of a job, for example as containers.
 
-A backend's module is imported when the backend is first used.
+The module of a backend or of a host provider is imported when it is first used.
 """
 
 from __future__ import annotations
@@ -13,11 +13,15 @@ from estimators.job.errors import UnsupportedError
 from estimators.job.fleets import find, names
 
 if TYPE_CHECKING:
-    from estimators.backends.base import Backend, ManagedService
+    from container.system.asyncio_loop import AsyncioLoop
+    from estimators.backends.base import Backend, BackendQueries, ManagedService
+    from estimators.backends.events import BackendEvents
+    from estimators.job.request import JobOptions, TrainingJobSpec
+    from estimators.records.record import JobRecord
 
 
-def load(name: str) -> type[Backend]:
-    """Return the backend class of an instance type.
+def load(name: str) -> type[BackendQueries]:
+    """Return the class that answers questions about an instance type: its host provider, or a backend without hosts.
 
     Raises:
         UnsupportedError: the instance type has no backend.
@@ -26,15 +30,24 @@ def load(name: str) -> type[Backend]:
     if fleet is None:
         raise UnsupportedError(unknown("instance_type", name, names()))
     module, _, attribute = fleet.backend.partition(":")
-    found = getattr(importlib.import_module(module), attribute)
+    found: type[BackendQueries] = getattr(importlib.import_module(module), attribute)
+    return found
+
+
+def create(
+    loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, events: BackendEvents
+) -> Backend:
+    """Create the backend of a job. See :class:`estimators.backends.base.Backend` for the arguments."""
     from estimators.backends.base import Backend
+    from estimators.backends.hosts.provider import HostProvider
 
-    if issubclass(found, Backend):
-        backend: type[Backend] = found
-        return backend
-    from estimators.backends.hosts.cluster import cluster_over
+    found = load(options.backend)
+    if issubclass(found, HostProvider):
+        from estimators.backends.hosts.cluster import HostCluster
 
-    return cluster_over(found)  # a provider only supplies hosts; HostCluster runs jobs on these hosts
+        return HostCluster(found, loop, record, spec, options, events)
+    assert issubclass(found, Backend)
+    return found(loop, record, spec, options, events)
 
 
 def load_service(name: str) -> type[ManagedService]:

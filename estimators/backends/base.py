@@ -72,11 +72,33 @@ class Finding:
     remedy: str = ""
 
 
-class BackendQueries:
-    """Queries that backends and host providers answer without starting anything.
+class BackendQueries(abc.ABC):
+    """Queries that managed services and host providers answer without starting anything.
 
-    A subclass overrides the methods for the features that it supports.
+    A subclass overrides the methods for the features that it supports. The process that calls ``fit()`` uses only these
+    methods, so a module with a subclass should import what only a running job needs, such as asyncio, in the methods
+    that need it.
     """
+
+    @classmethod
+    @abc.abstractmethod
+    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
+        """Refuse features of the job that are not supported. The call starts nothing and reserves no resources.
+
+        Raises:
+            UnsupportedError: a feature is not supported. The message has the feature, the reason and the remedy.
+        """
+
+    @classmethod
+    @abc.abstractmethod
+    def placement(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
+        """Return where the job would run, for ``plan()``. The call starts nothing.
+
+        Args:
+            spec: The job.
+            options: The run options of the job.
+            record: The folder for the job's record, which need not exist.
+        """
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
@@ -131,7 +153,7 @@ class BackendQueries:
         return ()
 
 
-class Backend(BackendQueries, abc.ABC):
+class Backend(abc.ABC):
     """An object that runs the hosts of one job.
 
     All methods except coroutines return without waiting. The work that they start continues in the event loop.
@@ -146,8 +168,6 @@ class Backend(BackendQueries, abc.ABC):
 
     #: The backend's name in error messages.
     name: str
-    #: Whether hosts can join and leave a running job. The methods for this are below "hosts that join and leave".
-    elastic = False
     #: Whether the hosts' processes may run as other users than the caller, for example in containers.
     other_users = False
     #: The number of the current attempt.
@@ -170,27 +190,6 @@ class Backend(BackendQueries, abc.ABC):
         self.protected: set[int] = set()
         #: The highest host number in all attempts (``3`` for ``algo-3``). The name of a host is never reused.
         self._newest = 0
-
-    @classmethod
-    @abc.abstractmethod
-    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
-        """Refuse features of the job that this backend does not support. The call starts nothing and reserves no
-        resources.
-
-        Raises:
-            UnsupportedError: a feature is not supported. The message has the feature, the reason and the remedy.
-        """
-
-    @classmethod
-    @abc.abstractmethod
-    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return where the job would run, for ``plan()``. The call starts nothing.
-
-        Args:
-            spec: The job.
-            options: The run options of the job.
-            record: The folder for the job's record, which need not exist.
-        """
 
     def hand_on(self, host: str, data: bytes) -> None:
         """Report bytes that a host's training process has just printed."""
@@ -361,7 +360,7 @@ class TuningService(Protocol):
         """Return a description of an error, and whether the same request may succeed later."""
 
 
-class ManagedService(Backend):
+class ManagedService(Backend, BackendQueries):
     """A backend that follows one job on a managed service, such as SageMaker.
 
     The service runs the job and decides the job's status. The supervisor only follows the job, and never restarts it.

@@ -30,7 +30,7 @@ from container.contract import rules, wire
 from container.contract.failures import Cause, Failure, describe_end
 from container.contract.names import suggests_arguments
 from container.contract.rules import option
-from estimators.backends.base import Backend
+from estimators.backends.base import Backend, BackendQueries
 from estimators.backends.events import HostEnd, OutputsCollected, StatusTold
 from estimators.backends.local import output_dir
 from estimators.backends.placement import ClusterPlacement, on_this_machine
@@ -126,7 +126,7 @@ class FakeOutcome:
         )
 
 
-class FakeBackend(Backend):
+class FakeBackend(Backend, BackendQueries):
     """A backend that simulates a :class:`FakeOutcome`.
 
     See :class:`estimators.backends.base.Backend` for the interface.
@@ -140,7 +140,7 @@ class FakeBackend(Backend):
         self._running: list[str] = []
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    def placement(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
         """Return the placement of hosts that are processes on this machine."""
         return on_this_machine(spec, options, record)
 

@@ -8,38 +8,42 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from container.system.running import Runner
 from estimators.backends import config
-from estimators.backends.hosts.cluster import HostCluster
-from estimators.backends.hosts.here import LocalHost
 from estimators.backends.hosts.provider import Finding, Host, HostProvider, ProvidedJob
 from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
 
+if TYPE_CHECKING:
+    from estimators.backends.hosts.here import LocalPlatform
+
 
 class ProcessProvider(HostProvider):
-    """A provider of hosts that are processes. Such hosts are available at once.
-
-    Args:
-        job: The job.
-        cluster: The backend that runs the job on the hosts.
-    """
+    """A provider of hosts that are processes. Such hosts are available at once."""
 
     name: ClassVar[str] = fleets.PROCESSES
     capabilities: ClassVar[fleets.Capabilities] = fleets.FLEETS[fleets.PROCESSES].capabilities
 
-    def __init__(self, job: ProvidedJob, cluster: HostCluster) -> None:
+    def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
-        self._cluster = cluster
         self._runner = Runner(job.loop, config.caller_environment(os.environ), protected=job.protected)
 
     async def acquire(self, name: str) -> Host:
         """Create and return the host."""
-        return LocalHost(self._runner, self._cluster, name)
+        from estimators.backends.hosts.here import LocalHost
+
+        return LocalHost(self._runner, self.job.backend, name)
+
+    def shared_platform(self) -> LocalPlatform:
+        """Create the platform of the hosts. Their files are in the job's record."""
+        from estimators.backends.hosts.here import LocalPlatform
+
+        facts = config.BackendFacts(instance_type=self.job.options.asked_instance_type)
+        return LocalPlatform(self.job.backend, facts)
 
     def close(self) -> None:
         """Close the runner. The runner removes the folder of the importers, the processes that fork the hosts'
@@ -62,24 +66,12 @@ class ProcessProvider(HostProvider):
         return []
 
     @classmethod
+    def placement(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+        """Return the placement of hosts that are processes on this machine."""
+        cls.validate(spec, options)
+        return on_this_machine(spec, options, record)
+
+    @classmethod
     def diagnose(cls) -> list[Finding]:
         """Return a finding that nothing has to be installed."""
         return [Finding(name=cls.name, ok=True, text="processes on this machine, nothing to install")]
-
-
-class ProcessBackend(HostCluster):
-    """A backend that runs the hosts of a job as processes on this machine."""
-
-    name = ProcessProvider.name
-    elastic = True
-    provider_type = ProcessProvider
-
-    @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
-        """Return the placement of hosts that are processes on this machine."""
-        ProcessProvider.validate(spec, options)
-        return on_this_machine(spec, options, record)
-
-    def provide(self, job: ProvidedJob) -> ProcessProvider:
-        """Create the provider. The hosts' files are in the job's record."""
-        return ProcessProvider(job, self)

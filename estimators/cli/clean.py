@@ -33,7 +33,7 @@ from estimators.records.record import JobRecord, job_names, jobs_folder
 from estimators.tuning.record import tuning_folder
 
 if TYPE_CHECKING:
-    from estimators.backends.base import Backend, Leftover
+    from estimators.backends.base import BackendQueries, Leftover
 
 _AGE = re.compile(r"(\d+(?:\.\d+)?)\s*([smhdw]?)", re.IGNORECASE)
 _SIZE = re.compile(r"(\d{1,15}(?:\.\d+)?)\s*([kmgt]?)b?", re.IGNORECASE)
@@ -374,10 +374,10 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
 def left_by_backends(home: str | Path | None = None) -> list[Item]:
     """Return the leftovers of jobs on all backends, except the backends that are searched only by request."""
     names = [name for name in fleets.names() if not fleets.capabilities(name).searched_by_name]
-    return [item for backend in dict.fromkeys(map(backends.load, names)) for item in left_by(backend, "", home)]
+    return [item for name in names for item in left_by(backends.load(name), "", home)]
 
 
-def left_by(backend: type[Backend], region: str, home: str | Path | None = None) -> list[Item]:
+def left_by(backend: type[BackendQueries], region: str, home: str | Path | None = None) -> list[Item]:
     """Return the leftovers on a backend that belong to jobs without a supervisor.
 
     Hosts are returned only if their job has a record in this home.

@@ -26,7 +26,6 @@ from container.contract.strategies import (
 )
 from container.launchers import horovod_builds
 from container.system.locations import is_s3, path_here
-from estimators.backends.base import Backend
 from estimators.backends.local import agent_channels, piped
 from estimators.job import faults, fleets
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -144,7 +143,7 @@ def check_queue(spec: TrainingJobSpec, options: RunOptions) -> None:
         )
 
 
-def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
+def check_elastic(spec: TrainingJobSpec) -> None:
     """Check the options and channels of an elastic job.
 
     Raises:
@@ -155,7 +154,7 @@ def check_elastic(spec: TrainingJobSpec, backend: type[Backend]) -> None:
     strategy = spec.strategy
     if not isinstance(strategy, Elastic):
         return
-    if not backend.elastic:
+    if not fleets.capabilities(spec.instance_type).elastic:
         raise UnsupportedError(
             f"distribution: {type(strategy).__name__} needs hosts that can be added and removed during the job. "
             f"instance_type={spec.instance_type!r} does not support this yet; {fleets.DEFAULT!r} does."

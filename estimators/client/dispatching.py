@@ -192,7 +192,7 @@ def _check(spec: TrainingJobSpec, options: JobOptions) -> None:
         UnsupportedError: the job's settings are not supported here.
     """
     backend = backends.load(options.backend)
-    checks.check_elastic(spec, backend)
+    checks.check_elastic(spec)
     checks.check_local(spec)
     checks.check_faults(spec, options)
     backend.check(spec, options)

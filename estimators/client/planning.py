@@ -45,7 +45,7 @@ def plan_cluster(
     Raises:
         ConfigurationError: options of the strategy are invalid.
     """
-    place = backends.load(options.backend).describe(spec, options, jobs_folder(home) / spec.name)
+    place = backends.load(options.backend).placement(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
     config = host_config(spec, host, place.facts)
     environment = Environment.from_config(

@@ -248,7 +248,7 @@ class Draft:
         if options.dispatcher is not None:
             self._check_dispatched(options.dispatcher)
             return
-        checks.check_elastic(self.spec, backend)
+        checks.check_elastic(self.spec)
         if not self.settings.capabilities.managed:
             checks.check_local(self.spec)
             check_fits(self.spec)

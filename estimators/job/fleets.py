@@ -58,7 +58,8 @@ class Fleet:
     """An entry in the table of backends.
 
     Attributes:
-        backend: The class that runs jobs, as ``module:name``. The module is imported on first use.
+        backend: The class of the host provider or of the backend, as ``module:name``. The module is imported on first
+            use.
         capabilities: The capabilities of the backend.
         typed: Whether the backend's name is only the prefix of instance types, before a dot, such as ``ml`` in
             ``ml.p3.2xlarge``.
@@ -81,14 +82,14 @@ DEFAULT = PROCESSES
 _ON_CONTAINERS = Capabilities(shared_machine=True, containers=True, elastic=True)
 FLEETS: Mapping[str, Fleet] = {
     PROCESSES: Fleet(
-        backend="estimators.backends.process:ProcessBackend",
+        backend="estimators.backends.process:ProcessProvider",
         capabilities=Capabilities(
             shared_machine=True, this_python=True, heartbeats=True, elastic=True, keeps_imports=True
         ),
     ),
-    CONTAINERS: Fleet(backend="estimators.backends.docker.provider:ContainerCluster", capabilities=_ON_CONTAINERS),
+    CONTAINERS: Fleet(backend="estimators.backends.docker.provider:DockerProvider", capabilities=_ON_CONTAINERS),
     GPU_CONTAINERS: Fleet(
-        backend="estimators.backends.docker.provider:GpuContainerCluster",
+        backend="estimators.backends.docker.provider:GpuDockerProvider",
         capabilities=dataclasses.replace(_ON_CONTAINERS, needs_gpus=True),
     ),
     FAKE: Fleet(

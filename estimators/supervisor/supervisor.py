@@ -27,7 +27,7 @@ from container.system.holding import hold
 from container.system.loop import Timer
 from estimators import backends
 from estimators.backends import events as told
-from estimators.backends.base import Backend, HostEnd, ManagedService
+from estimators.backends.base import HostEnd
 from estimators.backends.trees import checkpoints
 from estimators.job.errors import ConfigurationError, RecordError
 from estimators.job.failure_policy import Ending
@@ -96,8 +96,7 @@ class Supervisor:
         self._journal = Journal(self, record, self._job, status, mask=self._mask)
         self._journal.keep(supervisor_pid=os.getpid())
         self._mirror = Mirror(record, self._journal)
-        backend = backends.load(self._options.backend)
-        self._is_managed = issubclass(backend, ManagedService)
+        self._is_managed = capabilities(self._options.backend).managed
         self._elastic = launchers.of(self._job.strategy).membership_changes
         self.machine = self._new_machine(resume=resume)
         self.attempt = self._new_attempt(self._job)
@@ -109,13 +108,7 @@ class Supervisor:
         self._yields: asyncio.Event | None = None  # set when the attempt that makes room for another job has ended
         self._linger = _PROVENANCE_TIMEOUT
         self._watch: asyncio.Task[None] | None = None
-        self._backend: Backend = backend(
-            loop,
-            record,
-            self._job,
-            self._options,
-            self,
-        )
+        self._backend = backends.create(loop, record, self._job, self._options, self)
         self._backend.umask = umask
         self._provenance = ProvenanceCollector(loop, record.path, self.protected, self._journal)
         hosts: FaultyHosts = GangHosts(self._backend, self)

@@ -7,12 +7,13 @@ import contextlib
 import selectors
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 from container.contract import hyperparameters as codec
 from container.contract.strategies import Distribution
 from container.system.asyncio_loop import AsyncioLoop
 from container.system.running import ProcessEnd
+from estimators.backends.base import Backend
 from estimators.backends.events import (
     AttemptFailed,
     BackendEvent,
@@ -315,7 +316,8 @@ def spec_of(
 def provided(loop: VirtualLoop, spec: TrainingJobSpec, events: ProviderQueue, **options: Any) -> ProvidedJob:
     """A job as its provider gets it, with these options of the backend."""
     asked = JobOptions(backend=spec.instance_type.partition(".")[0], backend_options=options)
-    return ProvidedJob(loop=loop, spec=spec, options=asked, found={}, protected=set(), events=events)
+    nothing = cast(Backend, None)  # only hosts on this machine use it
+    return ProvidedJob(loop=loop, spec=spec, options=asked, found={}, protected=set(), backend=nothing, events=events)
 
 
 class Told:
@@ -368,9 +370,8 @@ class Job:
         self.loop = VirtualLoop()
         self.told: list[tuple[Any, ...]] = []
         spec = spec_of(strategy, hosts=hosts, output=str(folder / "output"))
-        cluster = type("ValueCluster", (HostCluster,), {"name": provider.name, "provider_type": provider})
         self.record = JobRecord.create("job-1", folder)
-        self.cluster: HostCluster = cluster(self.loop, self.record, spec, JobOptions(backend="values"), self)
+        self.cluster = HostCluster(provider, self.loop, self.record, spec, JobOptions(backend="values"), self)
         self.ends_on_failure = True
 
     def put_nowait(self, event: BackendEvent) -> None:

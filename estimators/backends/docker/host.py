@@ -74,7 +74,7 @@ class ContainerHost(LocalHost):
     interface = containers.INTERFACE
 
     def __init__(self, runner: Runner, provider: DockerProvider, name: str) -> None:
-        super().__init__(runner, provider.cluster, name)
+        super().__init__(runner, provider.backend, name)
         self.address = name
         self._provider = provider
         self._process: ContainerProcess | None = None

@@ -9,19 +9,20 @@ from typing import TYPE_CHECKING
 
 from container.contract.failures import Failure
 from estimators.backends import trees
+from estimators.backends.base import Backend
 from estimators.backends.docker import containers
 from estimators.backends.hosts.here import LocalPlatform
 from estimators.backends.hosts.provider import Host
 
 if TYPE_CHECKING:
-    from estimators.backends.docker.provider import ContainerCluster, DockerProvider
+    from estimators.backends.docker.provider import DockerProvider
 
 
 class MountedPlatform(LocalPlatform):
     """The platform of all hosts of a job in containers. Its agents run on this machine, outside the containers."""
 
-    def __init__(self, cluster: ContainerCluster, provider: DockerProvider) -> None:
-        super().__init__(cluster, containers.facts(cluster.options))
+    def __init__(self, backend: Backend, provider: DockerProvider) -> None:
+        super().__init__(backend, containers.facts(backend.options))
         self._provider = provider
 
     def environment(self, host: Host) -> dict[str, str]:

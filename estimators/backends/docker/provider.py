@@ -30,7 +30,6 @@ from estimators.backends.docker.mounted import MountedPlatform
 from estimators.backends.docker.options import ContainerOptions
 from estimators.backends.docker.reaper import Duty
 from estimators.backends.docker.relays import Relays
-from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.hosts.platform import PreparationFailed, problem
 from estimators.backends.hosts.provider import Host, HostProvider, Leftover, ProvidedJob
 from estimators.backends.hosts.remover import Remover
@@ -50,7 +49,6 @@ class DockerProvider(HostProvider):
 
     Args:
         job: The job, with the functions through which the provider reports to the supervisor.
-        cluster: The backend that runs the job on the hosts.
 
     Attributes:
         toolkit: Whether our toolkit runs in the containers. The value is valid from the start of the first container.
@@ -59,11 +57,11 @@ class DockerProvider(HostProvider):
     name: ClassVar[str] = fleets.CONTAINERS
     capabilities: ClassVar[fleets.Capabilities] = fleets.FLEETS[fleets.CONTAINERS].capabilities
 
-    def __init__(self, job: ProvidedJob, cluster: ContainerCluster) -> None:
+    def __init__(self, job: ProvidedJob) -> None:
         super().__init__(job)
-        self.cluster = cluster
+        self.backend = job.backend
         self.toolkit = True
-        self._record = cluster.record
+        self._record = job.backend.record
         self._runner = Runner(job.loop, os.environ, protected=job.protected)
         self._runtime = folders.make()
         self._remover: Remover | None = None
@@ -72,7 +70,7 @@ class DockerProvider(HostProvider):
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
         self._gateway = ""
-        self._relays = Relays(cluster)
+        self._relays = Relays(job.backend)
         self._aws: Mapping[str, str] = {}
         self._pool: kept.ContainerPool | None = None
         self._used: set[str] = set()  # hosts whose containers run, or had a process killed
@@ -88,6 +86,44 @@ class DockerProvider(HostProvider):
             EngineError: the engine cannot be reached, or the image does not exist.
         """
         return checking.check(spec, options)
+
+    @classmethod
+    def placement(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
+        """Return the placement of hosts that are containers, with the ``docker`` commands that would start them."""
+        limits = ContainerOptions.of(options.backend_options)
+        gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
+        toolkit = containers.runs_toolkit(spec, (TOOLKIT_LABEL,))
+        plans = [
+            containers.plan_container(
+                spec,
+                options,
+                host,
+                record=record,
+                checkpoints=local.checkpoint_dir(spec) or record / "checkpoints",
+                environment={
+                    **containers.environment_of(spec, options, host),
+                    **toolkit_environment(spec, options, 0),
+                },
+                inputs=containers.planned_inputs(spec),
+                toolkit=toolkit,
+                gpus=gpus,
+            )
+            for host in spec.hosts
+        ]
+        isolated = ("--internal",) if spec.network_isolation else ()
+        return ClusterPlacement(
+            machine=Machine(
+                python="python",
+                cpus=cpu_count() if limits.cpus is None else max(1, round(limits.cpus)),
+                gpus=gpus,
+                mpirun="mpirun",
+                hosts_here=len(spec.hosts) if limits.cpus is None else 1,
+                container_package="container",
+            ),
+            facts=containers.facts(options),
+            entry_points={plan.host: plan.command_line() for plan in plans},
+            preparations=(("docker", "network", "create", *isolated, containers.network_of(spec)),),
+        )
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
@@ -112,7 +148,7 @@ class DockerProvider(HostProvider):
             PreparationFailed: the network of an elastic job cannot be created.
         """
         host, made = ContainerHost(self._runner, self, name), self._have_made()
-        if launchers.of(self.cluster.spec.strategy).membership_changes:
+        if launchers.of(self.backend.spec.strategy).membership_changes:
             try:
                 await asyncio.shield(made)
             except (FleetfitError, OSError) as error:
@@ -120,13 +156,17 @@ class DockerProvider(HostProvider):
             host.caller_address = self._gateway
         return host
 
+    def shared_platform(self) -> MountedPlatform:
+        """Create the platform of the hosts, which mounts the hosts' file trees in the containers."""
+        return MountedPlatform(self.job.backend, self)
+
     def _have_made(self) -> asyncio.Task[None]:
         """Return the task that prepares the network or the pool.
 
         In a new attempt, start another task if the last task has failed or a process in a container of the pool was
         killed.
         """
-        made, attempt = self._made, self.cluster.attempt
+        made, attempt = self._made, self.backend.attempt
         if made is None or (attempt != self._made_for and made.done() and (made.exception() or self._used)):
             self._made_for = attempt
             made = self._made = asyncio.ensure_future(self._make())
@@ -134,7 +174,7 @@ class DockerProvider(HostProvider):
 
     async def _make(self) -> None:
         """Create the job's network. If the job uses kept containers, find or create a pool instead."""
-        spec, engine = self.cluster.spec, self._engine
+        spec, engine = self.backend.spec, self._engine
         if not spec.resources.keep_alive_s and self._remover is None:
             self._have_removed(containers.RECORD_LABEL, self._record.path)
         image = self._image = await self._call(lambda: engine.image(containers.image_of(spec)))
@@ -150,7 +190,7 @@ class DockerProvider(HostProvider):
             await self._call(self._make_network)
 
     def _make_network(self) -> None:
-        spec, name = self.cluster.spec, containers.network_of(self.cluster.spec)
+        spec, name = self.backend.spec, containers.network_of(self.backend.spec)
         labels = containers.labels_of(spec, self._record.path)
         self._engine.create_network(name, labels, internal=bool(spec.network_isolation))
         self._network = True
@@ -164,7 +204,7 @@ class DockerProvider(HostProvider):
             EngineError: the pool cannot be created.
             OSError: a folder cannot be created.
         """
-        spec, home, checkpoints = self.cluster.spec, self._record.home, local.checkpoint_dir(self.cluster.spec)
+        spec, home, checkpoints = self.backend.spec, self._record.home, local.checkpoint_dir(self.backend.spec)
         self._let_go()
         for folder in (checkpoints, containers.local_output(spec)):
             if folder is not None:
@@ -204,7 +244,7 @@ class DockerProvider(HostProvider):
         self._remover = Remover(self.loop, self.job.protected, reaper.__name__, str(value), duty)
 
     def _duty(self, label: str, value: Path) -> Duty:
-        record, spec = self._record, self.cluster.spec
+        record, spec = self._record, self.backend.spec
         own_checkpoints = local.checkpoint_dir(spec) if local.synced_checkpoints(spec) is None else None
         theirs = (own_checkpoints, containers.local_model_dir(spec))
         return Duty(
@@ -230,7 +270,7 @@ class DockerProvider(HostProvider):
             OSError: the host's files cannot be written.
         """
         await asyncio.shield(self._have_made())
-        spec, record, pool = self.cluster.spec, self._record, self._pool
+        spec, record, pool = self.backend.spec, self._record, self._pool
         environment = dict(env)
         token = environment.pop(variables.JOB_TOKEN)
         secrets = pool.secrets(host) if pool is not None else self._runtime / host
@@ -250,7 +290,7 @@ class DockerProvider(HostProvider):
             environment=environment,
             secrets=secrets,
             inputs=containers.channel_mounts(record.tree(host).data, local.linked(spec)),
-            attempt=self.cluster.attempt,
+            attempt=self.backend.attempt,
             toolkit=self.toolkit,
             gpus=gpu_count(),
         )
@@ -268,7 +308,7 @@ class DockerProvider(HostProvider):
 
     async def _start(self, made: str, stream: socket.socket, plan: containers.ContainerPlan) -> RunningContainer:
         """Start a container that was created, and make its name resolvable in the other containers."""
-        engine, spec = self._engine, self.cluster.spec
+        engine, spec = self._engine, self.backend.spec
         try:
             await self._call(lambda: engine.start(made, plan))
             if containers.keeps_names(spec, toolkit=self.toolkit):
@@ -323,10 +363,10 @@ class DockerProvider(HostProvider):
 
         Return False while the backend ends the attempt.
         """
-        file, cluster = self._record.tree(host).success_file, self.cluster
+        file, backend = self._record.tree(host).success_file, self.backend
         with contextlib.suppress(OSError, UnicodeDecodeError):
-            said = file.read_text(encoding="utf-8") == success_text(cluster.attempt)
-            return said and self.toolkit and not cluster.is_ending
+            said = file.read_text(encoding="utf-8") == success_text(backend.attempt)
+            return said and self.toolkit and not backend.is_ending
         return False
 
     def said(self, host: str) -> str:
@@ -374,7 +414,7 @@ class DockerProvider(HostProvider):
                 await self._call(lambda: ownership.give_back(self._engine, duty, user))
             except (FleetfitError, OSError) as error:  # the error does not fail the job, because the job's files exist
                 said = f"the owner of the containers' files could not be changed: {error}\n"
-                self.cluster.hand_on(self.cluster.spec.hosts[0], said.encode())
+                self.backend.hand_on(self.backend.spec.hosts[0], said.encode())
 
     def close(self) -> None:
         """Let the remover remove the containers and the network, or keep the containers for the next job."""
@@ -382,68 +422,18 @@ class DockerProvider(HostProvider):
             self._made.cancel()
         self._relays.close()
         if self._pool is not None and not self._used:
-            self._pool.keep(self.cluster.spec.resources.keep_alive_s or 0)
+            self._pool.keep(self.backend.spec.resources.keep_alive_s or 0)
         remove_tree(self._runtime, ignore_errors=True)  # tells the remover that the supervisor was not killed
         self._let_go()
 
 
-class ContainerCluster(HostCluster):
-    """A backend that runs the hosts of a job as containers."""
-
-    name = DockerProvider.name
-    elastic = True
-    other_users = True
-    provider_type = DockerProvider
-
-    @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return the placement of hosts that are containers, with the ``docker`` commands that would start them."""
-        limits = ContainerOptions.of(options.backend_options)
-        gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
-        toolkit = containers.runs_toolkit(spec, (TOOLKIT_LABEL,))
-        plans = [
-            containers.plan_container(
-                spec,
-                options,
-                host,
-                record=record,
-                checkpoints=local.checkpoint_dir(spec) or record / "checkpoints",
-                environment={
-                    **containers.environment_of(spec, options, host),
-                    **toolkit_environment(spec, options, 0),
-                },
-                inputs=containers.planned_inputs(spec),
-                toolkit=toolkit,
-                gpus=gpus,
-            )
-            for host in spec.hosts
-        ]
-        isolated = ("--internal",) if spec.network_isolation else ()
-        return ClusterPlacement(
-            machine=Machine(
-                python="python",
-                cpus=cpu_count() if limits.cpus is None else max(1, round(limits.cpus)),
-                gpus=gpus,
-                mpirun="mpirun",
-                hosts_here=len(spec.hosts) if limits.cpus is None else 1,
-                container_package="container",
-            ),
-            facts=containers.facts(options),
-            entry_points={plan.host: plan.command_line() for plan in plans},
-            preparations=(("docker", "network", "create", *isolated, containers.network_of(spec)),),
-        )
-
-    def provide(self, job: ProvidedJob) -> DockerProvider:
-        """Create the provider. The files of its hosts are in the job's record."""
-        return DockerProvider(job, self)
-
-    def platform_here(self) -> MountedPlatform:
-        """Create the platform of the hosts, which mounts the hosts' file trees in the containers."""
-        assert isinstance(self.provider, DockerProvider)
-        return MountedPlatform(self, self.provider)
-
-
-class GpuContainerCluster(ContainerCluster):
-    """A backend that runs the hosts of a job as containers with this machine's GPUs."""
+class GpuDockerProvider(DockerProvider):
+    """A provider of one container with this machine's GPUs for each host."""
 
     name = fleets.GPU_CONTAINERS
+    capabilities = fleets.FLEETS[fleets.GPU_CONTAINERS].capabilities
+
+    @classmethod
+    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
+        """Return nothing, because :class:`DockerProvider` finds all containers."""
+        return ()

@@ -129,7 +129,7 @@ class ArrivingProvider(HostProvider):
         """Handle the loss of a connected host. The job already knows about the loss when this method is called."""
 
     @classmethod
-    def placement(
+    def described(
         cls, spec: TrainingJobSpec, given: ArrivingOptions, note: str, *, cpus: int = 1, gpus: int = 0
     ) -> Placement:
         """Return the placement of hosts on machines that are not known in advance.

@@ -14,18 +14,16 @@ import signal
 import time
 from collections import deque
 from collections.abc import Coroutine, Mapping, Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 from container import launchers
 from container.contract import variables
-from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
 from container.system import processes
 from container.system.asyncio_loop import AsyncioLoop, gather
 from container.system.running import ProcessEnd, Runner
-from estimators.backends import config, local
-from estimators.backends.base import Backend, Finding, Leftover
+from estimators.backends import config
+from estimators.backends.base import Backend
 from estimators.backends.events import (
     AttemptFailed,
     BackendEvents,
@@ -48,8 +46,6 @@ from estimators.backends.hosts.provider import (
     HostUnavailable,
     ProvidedJob,
 )
-from estimators.backends.placement import ClusterPlacement
-from estimators.job.errors import UnsupportedError
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import JobRecord
 
@@ -67,18 +63,6 @@ _STARTING_S = 0.25
 _KILL_AFTER = 0.5
 
 
-@functools.cache
-def cluster_over(provider: type[HostProvider]) -> type[HostCluster]:
-    """Return the backend class that runs jobs on a provider's hosts."""
-    members = {
-        "provider_type": provider,
-        "name": provider.name,
-        "elastic": provider.capabilities.elastic,
-        "__doc__": f"A backend that runs jobs on the hosts of {provider.name!r}.",
-    }
-    return type(f"{provider.__name__}Cluster", (HostCluster,), members)
-
-
 class HostCluster(Backend):
     """A backend that runs a job on the hosts of a provider.
 
@@ -90,25 +74,38 @@ class HostCluster(Backend):
 
     If a host is lost, the coroutines that use the host get :class:`HostLost`, and end without a report. The loss is
     reported once, by :meth:`_lose`, which the host's :meth:`_watch` calls.
+
+    Args:
+        provider: The class of the provider of the job's hosts.
+
+    The other arguments are those of the base class.
     """
 
-    provider_type: ClassVar[type[HostProvider]]
-
     def __init__(
-        self, loop: AsyncioLoop, record: JobRecord, spec: TrainingJobSpec, options: JobOptions, events: BackendEvents
+        self,
+        provider: type[HostProvider],
+        loop: AsyncioLoop,
+        record: JobRecord,
+        spec: TrainingJobSpec,
+        options: JobOptions,
+        events: BackendEvents,
     ) -> None:
         super().__init__(loop, record, spec, options, events)
-        if not self.provider_type.capabilities.shared_machine:
+        self.name = provider.name
+        self.other_users = provider.capabilities.containers
+        self._capabilities = provider.capabilities
+        if not self._capabilities.shared_machine:
             # Each host needs one or two descriptors, and a few more while files are copied to the host. The usual limit
             # is 1,024. Ranks do not inherit the limit, because the hosts' agents start the ranks.
             processes.allow_open_files(_OWN_DESCRIPTORS + _DESCRIPTORS_OF_A_HOST * spec.instance_count)
-        self.provider = self.provide(
+        self.provider = provider(
             ProvidedJob(
                 loop=loop,
                 spec=spec,
                 options=options,
                 found=record.read_json(record.found_file) or {},
                 protected=self.protected,
+                backend=self,
                 events=self,
             )
         )
@@ -126,85 +123,18 @@ class HostCluster(Backend):
         self._places: dict[str, str] = {}  # host -> the machine or node on which it runs in this attempt
         self._located: set[str] = set()  # the hosts to which a machine or node was ever assigned
 
-    @classmethod
-    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
-        """Refuse features that the provider does not support, and input channels that cannot be provided."""
-        for channel in spec.inputs:
-            if (refusal := local.channel_refusal(spec, channel)) is not None:
-                raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
-        for refusal in cls.provider_type.validate(spec, options):
-            raise UnsupportedError(f"instance_type {spec.instance_type!r}: {refusal}")
-
-    @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return where the job would run. See :meth:`HostProvider.describe`."""
-        place = cls.provider_type.describe(spec, options)
-        toolkit = (place.python, "-I", f"{place.package}/__main__.py", "train")
-        return ClusterPlacement(
-            machine=Machine(
-                python=place.python,
-                cpus=place.cpus,
-                gpus=place.gpus,
-                mpirun=place.mpirun,
-                container_package=place.package,
-            ),
-            facts=config.BackendFacts(network_interface=place.interface, instance_type=spec.instance_type),
-            base_dir=place.base_dir,
-            entry_points={host: (*place.connect.get(host, ()), *toolkit) for host in spec.hosts},
-            warnings=place.warnings,
-            notes=place.notes,
-        )
-
-    @classmethod
-    def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the provider's options, changed so that they mean the same on another machine.
-
-        See :meth:`HostProvider.portable`.
-        """
-        return cls.provider_type.portable(spec, options)
-
-    @classmethod
-    def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the options with which a job waits for hosts in use. See :meth:`HostProvider.patient`."""
-        return cls.provider_type.patient(options)
-
-    @classmethod
-    def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return values that the supervisor needs from the caller's process. See :meth:`HostProvider.found`."""
-        return cls.provider_type.found(spec)
-
-    @classmethod
-    def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left on their hosts' machines. See :meth:`HostProvider.leftovers`."""
-        return cls.provider_type.leftovers(region)
-
-    @classmethod
-    def diagnose(cls) -> Sequence[Finding]:
-        """Return the findings for ``fleetfit doctor``. See :meth:`HostProvider.diagnose`."""
-        return cls.provider_type.diagnose()
-
-    def provide(self, job: ProvidedJob) -> HostProvider:
-        """Create the provider of the job's hosts."""
-        return self.provider_type(job)
-
     def platform(self) -> Platform:
         """Return the platform for a new host, the object that provides the host's inputs and saves its files.
 
         Hosts on this machine share one platform. Any other host gets a platform of its own.
         """
-        if not self.provider_type.capabilities.shared_machine:
+        if not self._capabilities.shared_machine:
             from estimators.backends.hosts.apart import ApartPlatform
 
             return ApartPlatform(self)
         if self._here is None:
-            self._here = self.platform_here()
+            self._here = self.provider.shared_platform()
         return self._here
-
-    def platform_here(self) -> LocalPlatform:
-        """Create the platform for the hosts on this machine."""
-        from estimators.backends.hosts.here import LocalPlatform
-
-        return LocalPlatform(self, config.BackendFacts(instance_type=self.options.asked_instance_type))
 
     @property
     def running(self) -> bool:
@@ -277,7 +207,7 @@ class HostCluster(Backend):
             if member is None or member.lost:
                 self._members[host] = ClusterMember(self, host)
         members = [self._members[host] for host in hosts]
-        together = [members] if self.provider_type.capabilities.shared_machine else [[one] for one in members]
+        together = [members] if self._capabilities.shared_machine else [[one] for one in members]
         for group in together:
             self._start(group)
 
@@ -452,7 +382,7 @@ class HostCluster(Backend):
             raise
         except HostError as error:
             said = f"{member.name} ({member.there.address}) does not reach {first.name} at {address}:{port} ({error})"
-        if launchers.of(self.spec.strategy).connects or not self.provider_type.capabilities.bridges:
+        if launchers.of(self.spec.strategy).connects or not self._capabilities.bridges:
             text = (
                 f"{said}, but the processes of strategy {launchers.launcher_of(self.spec.strategy)!r} need direct "
                 "connections between the hosts. Open the ports between the hosts, or set the address at which the "
@@ -625,7 +555,7 @@ class HostCluster(Backend):
     @property
     def locates(self) -> bool:
         """Return whether :meth:`locate` decides where a host runs."""
-        return self.provider_type.capabilities.locates
+        return self._capabilities.locates
 
     def use(self, hosts: tuple[str, ...]) -> None:
         """Set the hosts of the next attempt. The hosts' machines must then be set again with :meth:`locate`."""

@@ -231,7 +231,7 @@ class Platform(abc.ABC):
         feeder = self._feeders[host.name] = self.agent(["pipe", *words], host=host, tidies=True, own=True)
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
-    def make_fifos(self, host: Host) -> None:  # noqa: B027 - a default: the feeder creates them
+    def make_fifos(self, host: Host) -> None:
         """Create the first FIFOs of a host, if this process can create them earlier than the host's feeder."""
 
     # --- during training ---

@@ -9,23 +9,27 @@ of :class:`Host`. No host needs the caller's file system. ``docs/adding-a-backen
 from __future__ import annotations
 
 import abc
-import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from container.system.asyncio_loop import AsyncioLoop
+from container.contract.environment import Machine
 from container.system.running import ProcessEnd as ProcessEnd
-from estimators.backends.base import BackendQueries
+from estimators.backends import config, local
+from estimators.backends.base import Backend, BackendQueries
 from estimators.backends.base import Finding as Finding
 from estimators.backends.base import Leftover as Leftover
 from estimators.backends.events import LimitMet, ProviderEvents, ValuesNoted, WaitTold
+from estimators.backends.placement import ClusterPlacement
+from estimators.job.errors import UnsupportedError
 from estimators.job.fleets import Capabilities
 from estimators.job.request import JobOptions, TrainingJobSpec
 
 if TYPE_CHECKING:
+    from container.system.asyncio_loop import AsyncioLoop
+    from estimators.backends.hosts.here import LocalPlatform
     from estimators.backends.hosts.membership import MembershipSource
 
 
@@ -154,6 +158,8 @@ class Host(abc.ABC):
     facts: HostFacts
 
     def __init__(self) -> None:
+        import asyncio  # late, because the process that calls fit() imports this module only for a provider's queries
+
         self._loss, self._notice = asyncio.Event(), asyncio.Event()
         self._loss_reason = ""
         self._notice_s = 0.0
@@ -291,6 +297,7 @@ class ProvidedJob:
         found: The values that :meth:`HostProvider.found` has returned in the process that called ``fit()``. Empty if
             the method has returned None.
         protected: The pids of the supervisor's child processes that must not be killed before the supervisor ends.
+        backend: The backend that runs the job on the provider's hosts.
         events: Receives the provider's events.
     """
 
@@ -299,6 +306,7 @@ class ProvidedJob:
     options: JobOptions
     found: Mapping[str, Any]
     protected: set[int]
+    backend: Backend
     events: ProviderEvents
 
     def tell(self, text: str) -> None:
@@ -356,6 +364,35 @@ class HostProvider(BackendQueries, abc.ABC):
         """Return where the job would run. The call starts nothing."""
         return Placement(base_dir=f"/tmp/{spec.name}/hosts/{{host}}/ml")
 
+    @classmethod
+    def check(cls, spec: TrainingJobSpec, options: JobOptions) -> None:
+        """Refuse input channels that cannot be provided, and features that the provider does not support."""
+        for channel in spec.inputs:
+            if (refusal := local.channel_refusal(spec, channel)) is not None:
+                raise UnsupportedError(f"channel {channel.name!r} on instance_type {cls.name!r}: {refusal}")
+        for refusal in cls.validate(spec, options):
+            raise UnsupportedError(f"instance_type {spec.instance_type!r}: {refusal}")
+
+    @classmethod
+    def placement(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
+        """Return where the job would run, from the provider's :meth:`describe`."""
+        place = cls.describe(spec, options)
+        toolkit = (place.python, "-I", f"{place.package}/__main__.py", "train")
+        return ClusterPlacement(
+            machine=Machine(
+                python=place.python,
+                cpus=place.cpus,
+                gpus=place.gpus,
+                mpirun=place.mpirun,
+                container_package=place.package,
+            ),
+            facts=config.BackendFacts(network_interface=place.interface, instance_type=spec.instance_type),
+            base_dir=place.base_dir,
+            entry_points={host: (*place.connect.get(host, ()), *toolkit) for host in spec.hosts},
+            warnings=place.warnings,
+            notes=place.notes,
+        )
+
     # --- hosts ---
 
     @abc.abstractmethod
@@ -376,6 +413,12 @@ class HostProvider(BackendQueries, abc.ABC):
         self._starts[name] += 1
         count = self._starts[name]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{name}"
+
+    def shared_platform(self) -> LocalPlatform:
+        """Create the platform that provides the inputs of all hosts. The provider needs the capability
+        ``shared_machine``.
+        """
+        raise NotImplementedError(f"{self.name}: the hosts share no machine")
 
     def release(self, host: Host) -> None:
         """Release a host that the job does not need any more. The method must not take long.

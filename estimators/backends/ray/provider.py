@@ -78,7 +78,7 @@ class RayProvider(ArrivingProvider):
         amounts = ", ".join(f"{name}: {amount:g}" for name, amount in bundle.items())
         group = f"{spec.instance_count} × {{{amounts}}}, {given.strategy or STRATEGIES[0]}"
         note = f"Ray's placement group: {group}"
-        return cls.placement(spec, given, note, cpus=max(1, int(bundle.get("CPU", 1))), gpus=int(bundle.get("GPU", 0)))
+        return cls.described(spec, given, note, cpus=max(1, int(bundle.get("CPU", 1))), gpus=int(bundle.get("GPU", 0)))
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:

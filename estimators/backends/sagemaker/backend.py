@@ -129,7 +129,7 @@ class SageMakerBackend(ManagedService):
         return Aws(region=given.region, profile=given.profile)
 
     @classmethod
-    def describe(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
+    def placement(cls, spec: TrainingJobSpec, options: RunOptions, record: Path) -> ClusterPlacement:
         """Return the placement of hosts that are SageMaker instances."""
         command = (*spec.algorithm.entry_point, *spec.algorithm.arguments)
         return ClusterPlacement(

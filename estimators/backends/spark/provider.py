@@ -58,7 +58,7 @@ class SparkProvider(ArrivingProvider):
         """Return the placement of the job's hosts on Spark's executors."""
         stage = "tasks" if isinstance(spec.strategy, Elastic) else "a barrier stage of tasks"
         note = f"Spark: {stage}, {spec.instance_count} executors of this process's session"
-        return cls.placement(spec, SparkOptions.of(options.backend_options), note)
+        return cls.described(spec, SparkOptions.of(options.backend_options), note)
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: RunOptions) -> dict[str, Any]:

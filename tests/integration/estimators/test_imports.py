@@ -20,6 +20,10 @@ HEAVY = {
     ("program", "heavy"),
     [
         ("from estimators import TensorFlow, MPI", HEAVY),
+        (
+            "from estimators import TensorFlow; TensorFlow(entry_point='train.py', source_dir=FOLDER).plan(check=True)",
+            HEAVY,
+        ),
         ("from estimators.cli.main import main; main(['--help'])", HEAVY | {"estimators.job.request"}),
         ("from estimators import Result; assert round(Result.load(FOLDER).samples_per_second) == 3200", HEAVY),
         ("from estimators.job import validation; validation.check_request(REQUEST)", HEAVY),
@@ -34,6 +38,7 @@ def test_importing_is_light(program: str, heavy: set[str], tmp_path: Path, monke
     service_model.load_shapes()  # from now on the model is in the cache
     service_model.load_shapes.cache_clear()
     result().save(tmp_path / "result.json")
+    (tmp_path / "train.py").write_text("")
     given = f"import json, sys\nFOLDER = {str(tmp_path)!r}\nREQUEST = json.loads({json.dumps(LOCAL_REQUEST)!r})\n"
     said = "\nprint(json.dumps(sorted(sys.modules)), file=sys.stderr)"
     done = subprocess.run([sys.executable, "-c", given + program + said], capture_output=True, text=True)

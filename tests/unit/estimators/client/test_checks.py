@@ -13,8 +13,6 @@ import pytest
 from container.contract.hyperparameters import encode
 from container.contract.strategies import MPI, ElasticHorovod, ElasticTorchDistributed
 from container.launchers import horovod_builds
-from estimators.backends.base import ManagedService
-from estimators.backends.process import ProcessBackend
 from estimators.client import checks, source
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import TrainingInput, parse_inputs
@@ -50,13 +48,14 @@ def test_what_an_elastic_job_cannot_have_is_named_with_its_strategy(tmp_path: Pa
     given = encode(ElasticTorchDistributed(max_hosts=2).to_hyperparameters())
     piped = spec(tmp_path, {"train": TrainingInput(str(tmp_path), input_mode="Pipe")}, hyperparameters=given)
     with pytest.raises(UnsupportedError, match="'train': Pipe mode is not possible with"):
-        checks.check_elastic(piped, ProcessBackend)
+        checks.check_elastic(piped)
     resources = Resources(instance_type="local_process", instance_count=3)
     three = spec(tmp_path, hyperparameters=given, resources=resources)
     with pytest.raises(ConfigurationError, match=r"min_hosts=1 and max_hosts=2 of ElasticTorchDistributed"):
-        checks.check_elastic(three, ProcessBackend)
+        checks.check_elastic(three)
     with pytest.raises(UnsupportedError, match=r"ElasticTorchDistributed needs hosts that can be added and removed"):
-        checks.check_elastic(spec(tmp_path, hyperparameters=given), ManagedService)
+        service = Resources(instance_type="ml.m5.large", instance_count=2)
+        checks.check_elastic(spec(tmp_path, hyperparameters=given, resources=service))
 
 
 def test_a_queue_is_refused_where_the_hosts_are_other_machines(tmp_path: Path) -> None:

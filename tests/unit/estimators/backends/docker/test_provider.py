@@ -20,8 +20,9 @@ from container.system.fork_server import decoded
 from estimators.backends.docker import kept, provider
 from estimators.backends.docker.containers import ContainerPlan
 from estimators.backends.docker.engine import ContainerEnd
-from estimators.backends.docker.provider import ContainerCluster
+from estimators.backends.docker.provider import DockerProvider
 from estimators.backends.events import AttemptFailed, BackendEvent, HostEnd, OutputRead
+from estimators.backends.hosts.cluster import HostCluster
 from estimators.backends.images.engine import ImageFacts
 from estimators.backends.images.errors import EngineError
 from estimators.backends.images.toolkit import TOOLKIT_LABEL
@@ -141,7 +142,7 @@ class Job:
             resources=Resources(instance_type=instance_type, instance_count=hosts, keep_alive_s=keep),
         )
         self.record = JobRecord.create(name, folder)
-        self.cluster = ContainerCluster(loop, self.record, spec, JobOptions(backend="local"), self)
+        self.cluster = HostCluster(DockerProvider, loop, self.record, spec, JobOptions(backend="local"), self)
 
     def put_nowait(self, event: BackendEvent) -> None:
         """Take note of what the cluster tells."""
