@@ -13,6 +13,11 @@ if TYPE_CHECKING:
 _EVERY_S = 1.0
 
 
+def top_of(statement: str) -> str:
+    """Return the top-level package of an import statement."""
+    return statement.split()[1].partition(".")[0]
+
+
 class Importing:
     """Record the modules that are imported within a ``with`` block, and report at most once a second that imports
     proceed.

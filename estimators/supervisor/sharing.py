@@ -6,7 +6,6 @@ import contextlib
 import filecmp
 import os
 import stat
-import uuid
 from pathlib import Path
 
 from container.toolkit.code.code import SHARING
@@ -39,6 +38,6 @@ def _share(kept: Path, copy: Path) -> None:
     if (one.st_size, one.st_mode & 0o100, one.st_uid) != (other.st_size, other.st_mode & 0o100, other.st_uid):
         return
     if filecmp.cmp(kept, copy, shallow=False):
-        link = copy.with_name(f"{SHARING}{uuid.uuid4().hex}")
+        link = copy.with_name(f"{SHARING}{os.urandom(16).hex()}")
         os.link(kept, link)
         os.replace(link, copy)

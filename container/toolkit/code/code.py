@@ -10,7 +10,6 @@ import contextlib
 import importlib.machinery
 import os
 import stat
-import uuid
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -256,7 +255,7 @@ def unshare(folder: Path) -> bool:
                 continue
             status = path.lstat()
             if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-                copy = path.with_name(f"{SHARING}{uuid.uuid4().hex}")
+                copy = path.with_name(f"{SHARING}{os.urandom(16).hex()}")
                 copy_file(os.fspath(path), os.fspath(copy))
                 copy.replace(path)
                 found = True

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from container.contract.layout import FUNCTION_FOLDER, FUNCTION_IMPORTS
+from container.system.importing import top_of
 from container.system.variables_read import is_read_at_load
-from container.toolkit.importer.loading import top_of
 
 #: Packages whose import takes so long that a separate process is worthwhile.
 SLOW = frozenset(("horovod", "jax", "keras", "tensorflow", "tf_keras", "torch"))

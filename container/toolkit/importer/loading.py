@@ -13,7 +13,7 @@ from types import ModuleType
 from typing import Any
 
 from container.system import files
-from container.system.importing import Importing
+from container.system.importing import Importing, top_of
 from container.system.variables_read import NotingEnviron, is_read_at_load
 
 #: A toolkit's request (:class:`container.toolkit.importer.importer.Importer`).
@@ -24,11 +24,6 @@ _FILES = ("~/.keras/keras.json", "~/.config/matplotlib/matplotlibrc")
 
 #: Effect of an import statement: the package, the printed text, and the changed variables with their values.
 _Effect = tuple[str, bytes, dict[bytes, bytes | None]]
-
-
-def top_of(statement: str) -> str:
-    """Return the top-level package of an import statement."""
-    return statement.split()[1].partition(".")[0]
 
 
 def load(plan: Request, tell: Callable[[str], object]) -> Given:

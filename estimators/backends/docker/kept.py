@@ -16,9 +16,9 @@ import contextlib
 import dataclasses
 import hashlib
 import json
+import os
 import socket
 import time
-import uuid
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -325,7 +325,7 @@ def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
 
 def new(home: Path, key: str) -> ContainerPool:
     """Return a pool with this key that :meth:`ContainerPool.make` has to create."""
-    return ContainerPool(home / "warm" / f"{key}-{uuid.uuid4().hex[:8]}")
+    return ContainerPool(home / "warm" / f"{key}-{os.urandom(4).hex()}")
 
 
 def exit_code(answer: BlockingConnection) -> int | None:
