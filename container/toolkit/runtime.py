@@ -99,6 +99,11 @@ class Runtime(GangFollower, abc.ABC):
         self.tell(TERMINATED)  # the other hosts also stop, and this event shows which host was the first
         self.stop()
 
+    @property
+    def is_over(self) -> bool:
+        """Return whether the job has ended on this host, or is being ended."""
+        return self._outcome is not None
+
     @abc.abstractmethod
     def connect(self) -> None:
         """Start to connect to the process that decides for all hosts. Return without waiting for the connection."""

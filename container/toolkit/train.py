@@ -354,6 +354,8 @@ class Preparation:
             return
         self._loop.remove_reader(self._told)
         os.close(self._told)
+        if self._runtime.is_over:
+            return  # an importer that is started now would outlive the job, or leave its files
         if self._error is None:
             try:
                 self._finish()

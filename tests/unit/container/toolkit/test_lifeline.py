@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from container.toolkit.elastic.host import ElasticRuntime
 from container.toolkit.host import HostRuntime
 from container.toolkit.output import Output
 from container.toolkit.runtime import HostSettings, Outcome, Runtime
+from container.toolkit.train import Preparation
 
 RunUntil = Callable[..., None]
 
@@ -114,3 +117,35 @@ def test_what_is_no_message_ends_the_host_and_says_so(told: Told, run_until: Run
     assert told.log == ["abandoned"]
     assert b"[algo-1] a message of the supervisor was not understood: a line of 4 bytes" in told.printed()
     os.close(told.lifeline)
+
+
+@pytest.mark.parametrize("kind", [HostRuntime, ElasticRuntime])
+def test_a_host_that_has_ended_while_it_was_prepared_starts_nothing(
+    kind: type[Runtime], loop: Loop, tmp_path: Path
+) -> None:
+    """The end of the lifeline and the end of the preparation may come in the same moment."""
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "train.py").write_text("import tensorflow\n")
+    environment = Environment.from_config(
+        base_dir=tmp_path,
+        machine=Machine(python=sys.executable, cpus=1),
+        hyperparameters={"sagemaker_program": '"train.py"'},
+        resource_config={"hosts": ["algo-1"], "current_host": "algo-1"},
+        input_data_config={},
+    )
+    settings = HostSettings(
+        token=None, control_fd=None, control_address=None, start_timeout=1, stop_grace=1, runtime_dir=tmp_path,
+        importers=tmp_path / "importers",
+    )  # fmt: skip
+    with open(os.devnull, "wb") as nowhere:
+        output = Output(loop, nowhere.fileno())
+    runtime = kind(loop, output, environment, settings)
+    preparation = Preparation(loop, output, environment, settings, runtime)
+    preparation.start()
+    until(lambda: threading.active_count() == 1)
+    runtime.abandoned()
+    loop.run_once(1.0)
+    assert not settings.importers.exists() and not (tmp_path / "host.sock").exists()
+    assert runtime.run().failure is not None
+    os.close(output._fd)
