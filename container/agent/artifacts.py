@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import filecmp
 import os
 import stat
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from container.agent.progress import ProgressBar, Tell, size, warn
 from container.contract.environment import host_name
 from container.contract.errors import AgentError
+from container.contract.frozen import dataclass
 from container.contract.layout import MLTree
 from container.contract.names import listed
 from container.contract.wire import Event
@@ -33,7 +33,7 @@ _CHUNK = 1 << 20
 _NAMED = 5  # maximum number of paths in one warning
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Folder:
     """A folder on one host. The folder's content is packed into an archive."""
 
@@ -41,7 +41,7 @@ class Folder:
     path: Path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ArchiveEntry:
     """One path in an archive.
 

@@ -10,7 +10,6 @@ The least recently used entries are removed first.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import os
@@ -21,6 +20,7 @@ from pathlib import Path
 
 from container.agent.sources.base import DataObject
 from container.contract.errors import AgentError
+from container.contract.frozen import dataclass
 from container.system.files import cache_root
 
 #: Environment variable that overrides the size limit.
@@ -57,7 +57,7 @@ def limit() -> int:
     return int(match[1]) * _UNITS[match[2].upper()]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class CacheEntry:
     """A file in the cache for the content of one object.
 

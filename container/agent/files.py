@@ -7,7 +7,6 @@ host gets only some of the objects. In FastFile mode, local data is linked inste
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
@@ -20,6 +19,7 @@ from container.agent.sources.base import DataObject
 from container.agent.sources.manifests import key_problem
 from container.contract.channels import DataDistribution, DataType, HostChannel, InputMode
 from container.contract.errors import AgentError
+from container.contract.frozen import dataclass
 from container.contract.sharding import deal, imbalance, shuffled
 from container.system.copying import clones, copy_file
 from container.system.locations import is_s3
@@ -140,7 +140,7 @@ def _bring(channel: HostChannel, items: Sequence[DataObject], host: str, tell: T
     return entries
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Copy:
     """A file to copy to a host.
 

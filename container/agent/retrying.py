@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import random
 
+from container.contract.frozen import dataclass
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Backoff:
     """The number of attempts after transient failures, and the waits between them.
 

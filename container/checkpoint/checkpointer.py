@@ -30,12 +30,13 @@ from container.checkpoint.state_dicts import StateDicts, state_of
 from container.checkpoint.store import CheckpointStore, Loaded, serial_of
 from container.checkpoint.writer import BackgroundWriter
 from container.contract import events, layout, variables
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 
 _LEARNING_RATES = ("auto", "saved", "current")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Restored:
     """The result of a restore.
 

@@ -14,8 +14,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+
+from container.contract.frozen import dataclass
 
 
 class CheckpointError(Exception):
@@ -54,7 +55,7 @@ class EpochBeginsAnew(Exception):
     """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Skipped:
     """A checkpoint that was not restored because it is damaged.
 

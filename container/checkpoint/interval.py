@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import enum
 import re
 import time
 from collections.abc import Callable
 
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 
 #: Share of the training time that "auto" may cost.
@@ -43,7 +43,7 @@ _UNITS = {
 _TEXT = re.compile(r"(?P<amount>\d+(?:\.\d+)?)?\s*(?P<unit>[a-z]+)")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Every:
     """An interval between saves.
 

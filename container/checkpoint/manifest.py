@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from container.checkpoint.errors import CheckpointVersionError
+from container.contract.frozen import dataclass
 
 FILE_NAME = "manifest.json"
 FORMAT = "fleetfit-checkpoint"
@@ -24,7 +25,7 @@ class CheckpointManifestError(ValueError):
     """Raised if a manifest is damaged or incomplete."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Progress:
     """The progress of a training.
 
@@ -52,7 +53,7 @@ class Progress:
             object.__setattr__(self, name, number)  # JSON has no numbers of numpy, for example
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FileEntry:
     """One file of a checkpoint.
 
@@ -71,7 +72,7 @@ class FileEntry:
             raise ValueError(f"{self.name!r} cannot be the name of a checkpoint's file.")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Manifest:
     """The contents of a checkpoint.
 

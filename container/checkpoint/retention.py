@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
+
+from container.contract.frozen import dataclass
 
 _MODES = ("min", "max")
 _TEXT = re.compile(r"(?:(?P<mode>\w+)\s+)?(?P<metric>\S+)")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Best:
     """The metric that determines the best checkpoints.
 

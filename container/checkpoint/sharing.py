@@ -14,6 +14,7 @@ import numpy as np
 from container.checkpoint.errors import CheckpointError
 from container.contract import detection
 from container.contract.errors import DistributedError
+from container.contract.frozen import dataclass
 
 if TYPE_CHECKING:
     from container.checkpoint.store import Loaded
@@ -70,7 +71,7 @@ class SingleProcess:
         """Return at once, because there are no other ranks."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Refusal:
     """The error that prevented rank 0 from reading a checkpoint."""
 

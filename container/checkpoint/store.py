@@ -43,6 +43,7 @@ from container.checkpoint.errors import (
 )
 from container.checkpoint.lock import WriterLock
 from container.checkpoint.manifest import CheckpointManifestError, FileEntry, Manifest, Progress
+from container.contract.frozen import dataclass
 from container.system.files import write_all
 from container.system.holding import hold
 
@@ -65,7 +66,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 _RESCANS = 20
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointContents:
     """The contents of a checkpoint that is to be written.
 
@@ -84,7 +85,7 @@ class CheckpointContents:
     facts: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Loaded:
     """A verified checkpoint in memory.
 

@@ -7,7 +7,6 @@ Therefore a checkpoint's ``model.safetensors`` can be used without fleetfit.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import mmap
 import struct
@@ -17,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from container.checkpoint.errors import CheckpointError
+from container.contract.frozen import dataclass
 
 #: numpy's name of a data type -> the format's name.
 _CODES = {
@@ -47,7 +47,7 @@ class TensorsError(ValueError):
     """Raised if a file of arrays is damaged or incomplete."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Spec:
     """The name, data type and shape of an array.
 

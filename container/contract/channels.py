@@ -11,6 +11,7 @@ from typing import Any
 
 from container.contract import rules
 from container.contract.errors import ConfigurationError
+from container.contract.frozen import dataclass
 from container.contract.rules import option
 
 _NAME = frozenset("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789.-_")  # SageMaker's ChannelName
@@ -78,7 +79,7 @@ class RecordWrapping(enum.Enum):
     RECORDIO = "RecordIO"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostChannel:
     """One input channel of a job.
 

@@ -12,6 +12,7 @@ from typing import Any
 from container.contract import variables
 from container.contract.environment import hosts_here
 from container.contract.errors import DistributedError, RefusedError
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from container.contract.strategies import (
     MPI,
@@ -48,7 +49,7 @@ class ClusterKind(enum.Enum):
     TORCH = TorchDistributed.name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Surroundings:
     """The cluster of a process, as described by the process's environment variables.
 

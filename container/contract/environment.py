@@ -14,6 +14,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.contract.layout import MLTree, rebased
 from container.contract.membership import natural_key
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
@@ -27,7 +28,7 @@ _DEFAULT_GROUP = "homogeneousCluster"
 _NO_INSTANCE_TYPE = "local"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Machine:
     """The facts about a host's machine that determine which processes are started, and how.
 
@@ -54,7 +55,7 @@ class Machine:
     container_package: str = ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Environment:
     """The description of a job on one host, read from the host's configuration files.
 

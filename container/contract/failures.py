@@ -9,6 +9,7 @@ import signal as signals
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.texts import sentence, writable
 
 #: SageMaker shows this many characters of ``/opt/ml/output/failure``.
@@ -29,7 +30,7 @@ class Cause(enum.Enum):
     INTERNAL = "internal"  # a fault of fleetfit itself
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Failure:
     """The first failure of a job.
 

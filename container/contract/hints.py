@@ -9,6 +9,7 @@ import signal
 from collections.abc import Mapping
 
 from container.contract.environment import Environment
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR, FUNCTION_FOLDER
 from container.contract.names import cut, nearest
 
@@ -18,7 +19,7 @@ _LEGACY = "TF_USE_LEGACY_KERAS"
 _MOST = 2
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Situation:
     """The facts about a job that the choice and the text of hints depend on.
 

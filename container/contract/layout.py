@@ -6,12 +6,12 @@ Source: "How Amazon SageMaker Provides Training Information" (AWS documentation)
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.texts import map_texts
 
 #: SageMaker's root of the tree. A backend whose hosts are processes on one machine cannot use this folder, and
@@ -54,7 +54,7 @@ def success_text(attempt: int) -> str:
     return f"fleetfit: attempt {attempt} went well\n"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MLTree:
     """The paths in one host's file tree, which has the same layout as SageMaker's ``/opt/ml``.
 

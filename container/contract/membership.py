@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import re
 
+from container.contract.frozen import dataclass
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class ClusterHost:
     """One host of the cluster.
 
@@ -35,7 +36,7 @@ class ClusterHost:
         return self.address or self.name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Membership:
     """The hosts of a cluster in one generation, in rank order."""
 

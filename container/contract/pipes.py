@@ -23,6 +23,7 @@ import stat
 from pathlib import Path
 
 from container.contract import messages
+from container.contract.frozen import dataclass
 
 #: Name of the folder, below the host's FIFO folder, that contains one rank's FIFOs.
 _RANK_FOLDER = re.compile(r"\.rank-(\d+)")
@@ -147,7 +148,7 @@ def clear(place: Path, channel: str, *, but_first: bool = False) -> None:
                 os.unlink(entry.path)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Note:
     """A note about a stream. A note reports that an object begins, that the stream is complete, or that the agent has
     failed.

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
+from container.contract.frozen import dataclass
 from container.contract.membership import Membership
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class Deferred(Mapping[str, str]):
         return f"{type(self).__name__}({'…' if self._made is None else dict(self._made)})"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessPlan:
     """One process of the cluster.
 
@@ -89,7 +90,7 @@ class ProcessPlan:
     started_by: StartedBy = StartedBy.TOOLKIT
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostPlan:
     """The plan of one host: the processes on the host, and the environment variables that all these processes get."""
 
@@ -98,7 +99,7 @@ class HostPlan:
     processes: tuple[ProcessPlan, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Plan:
     """The plan of the whole cluster.
 

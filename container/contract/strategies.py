@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 from container.contract import rules
 from container.contract.errors import ArgumentNameError, ConfigurationError
+from container.contract.frozen import dataclass
 from container.contract.names import shown, unknown
 from container.contract.rules import option
 
@@ -143,7 +144,7 @@ class Distribution:
         return {self.key: {"enabled": True, **options}}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ParameterServer(Distribution):
     """TensorFlow's strategy with parameter servers. Processes named ``ps`` store the variables, and workers update the
     variables asynchronously.
@@ -195,7 +196,7 @@ class ParameterServer(Distribution):
         return self.cluster_spec == "coordinator"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class MPI(Distribution):
     """The strategy for Horovod's ring all-reduce, or for any MPI program. One ``mpirun`` starts ``processes_per_host``
     ranks on every host.
@@ -249,7 +250,7 @@ class MPI(Distribution):
         return values
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class CollectiveAllReduce(Distribution):
     """The strategy for TensorFlow's ``MultiWorkerMirroredStrategy``. Every rank runs the script with its own TF_CONFIG.
 
@@ -293,7 +294,7 @@ class CollectiveAllReduce(Distribution):
     }
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Mirrored(Distribution):
     """The strategy for TensorFlow's ``MirroredStrategy``. One process on one host has a copy of the model on each
     device.
@@ -333,7 +334,7 @@ class Mirrored(Distribution):
         )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class TorchDistributed(Distribution):
     """The strategy for PyTorch's ``torch.distributed``. Every rank runs the script with the environment variables that
     torchrun sets.
@@ -370,7 +371,7 @@ def _discovery(where: str, value: Any) -> Any:
     return rules.path(where, value)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Elastic(Distribution):
     """Base class of the strategies whose jobs can gain and lose hosts during the training. A job starts with
     ``instance_count`` hosts.
@@ -494,7 +495,7 @@ class Elastic(Distribution):
 _ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasses.fields(Elastic)}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticHorovod(Elastic):
     """The strategy for elastic Horovod: hosts can join and leave during the training. A job starts with
     ``instance_count`` hosts.
@@ -517,7 +518,7 @@ class ElasticHorovod(Elastic):
     parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "warm": "fleetfit_elastic_warm"}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class ElasticTorchDistributed(Elastic):
     """The strategy for ``torch.distributed`` with hosts that can join and leave. After each change of the hosts, all
     ranks are restarted, as with torchrun.

@@ -23,6 +23,8 @@ import re
 import time
 from typing import Any
 
+from container.contract.frozen import dataclass
+
 EVENT_MARK = b"fleetfit-event "
 
 #: A toolkit on a local backend prints this line regularly; the line is not kept in logs.
@@ -45,7 +47,7 @@ _PREFIX = re.compile(rb"\[([A-Za-z0-9._-]+)(?::([^\]\[]{1,64}))?\]([ +])")
 _TERMINATOR = re.compile(rb"\r\n|\n|\r")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Event:
     """An event on one host.
 
@@ -90,7 +92,7 @@ class Event:
         return cls(**{name: value for name, value in values.items() if name in known})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Piece:
     """A piece of a process's output: a line with its terminator, or a part of a line without a terminator.
 

@@ -13,12 +13,13 @@ import importlib
 from collections.abc import Mapping
 
 from container.contract.environment import STRING_LIMIT, Environment
+from container.contract.frozen import dataclass
 from container.contract.membership import Membership
 from container.contract.plan import Plan
 from container.contract.strategies import Distribution
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Launcher:
     """The facts about a launcher: which module plans its jobs, and how its jobs are run.
 

@@ -6,8 +6,9 @@ appended. The tables follow OpenMPI 4.1's ``orterun.c`` and OpenMPI 5.0's ``mpir
 
 from __future__ import annotations
 
-import dataclasses
 import shlex
+
+from container.contract.frozen import dataclass
 
 #: Options that take no argument.
 _FLAGS = frozenset(
@@ -62,7 +63,7 @@ _ALIASES = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Option:
     """An option of mpirun.
 

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from container.contract import pipes
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from container.formats import RecordFormat, tfrecord
 from container.pipe_dataset import faults, leaving, native, places
@@ -29,7 +30,7 @@ from container.pipe_dataset.stream import StreamReader
 OPEN, SEGMENT, RECORDS, CLOSE = (f"fleetfit_pipe_{name}" for name in ("open", "segment", "records", "close"))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ReadRequest:
     """A dataset's request to read a channel.
 

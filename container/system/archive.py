@@ -7,13 +7,13 @@ That argument does not limit the size of the unpacked files. This module works w
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import math
 import os
 import zlib
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
+from container.contract.frozen import dataclass
 from container.system.files import write_all
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ _HEADER_LIMIT = 1 << 20
 _BUFFER = 1 << 18
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ArchiveBounds:
     """Limits on the unpacked content of an archive.
 

@@ -7,7 +7,6 @@ An importer is a process that has imported the packages of a script. Ranks are f
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import errno
 import fcntl
 import json
@@ -15,10 +14,11 @@ import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system import files
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class KnownImporter:
     """The facts about an importer that its file contains.
 

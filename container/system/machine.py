@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import os
 import re
@@ -10,12 +9,13 @@ import resource
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system.files import names_in
 
 _CGROUP_ROOT = Path("/sys/fs/cgroup")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MachineFacts:
     """The resources of this machine that this process may use, given its affinity, control groups and limits.
 

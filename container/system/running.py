@@ -6,7 +6,6 @@ The caller is code in this process, or a supervisor on a different machine that 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import socket
@@ -16,6 +15,7 @@ from typing import Protocol
 
 from container.contract import variables
 from container.contract.failures import Failure
+from container.contract.frozen import dataclass
 from container.system import folders, importers, processes
 from container.system.connection import BACKLOG
 from container.system.link import HostLink
@@ -25,7 +25,7 @@ from container.system.removing import remove_tree
 _READ_SIZE = 1 << 18
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProcessEnd:
     """The way in which a process on a host ended.
 

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 
 from container.contract.environment import Environment
 from container.contract.failures import Cause, Failure, describe_end
+from container.contract.frozen import dataclass
 from container.contract.hints import Situation
 from container.contract.messages import Message
 from container.contract.plan import Plan, ProcessPlan, Role, StartedBy
@@ -75,7 +76,7 @@ class PlainEvent(enum.Enum):
     TIME_UP = enum.auto()  # HostMachine.next_deadline has been reached
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Prepared:
     """The event that the preparation of this host is done.
 
@@ -88,21 +89,21 @@ class Prepared:
     ports: tuple[int, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Go:
     """The event that all hosts are ready. The plan contains the processes to start."""
 
     plan: Plan
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MasterLost:
     """The event that the connection to algo-1 is lost."""
 
     reason: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OfProcess:
     """Base class of events about a process."""
 
@@ -125,7 +126,7 @@ class Unexplained(OfProcess):
     """The event that no other failure has explained the end or the exception of a process in time."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OfFailure:
     """Base class of events about a possible failure."""
 
@@ -167,7 +168,7 @@ Event: TypeAlias = PlainEvent | Prepared | Go | MasterLost | OfProcess | OfFailu
 # --- actions ---
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TellSupervisor:
     """The action to send an event to the supervisor."""
 
@@ -176,21 +177,21 @@ class TellSupervisor:
     rank: int | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Say:
     """The action to print a line."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TellMaster:
     """The action to send a message to algo-1, which may be this host."""
 
     message: Message
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Fail:
     """The action to report a failure of this host to algo-1. If the script has written a text into ``output/failure``,
     the text replaces the failure's message.
@@ -201,7 +202,7 @@ class Fail:
     failure: Failure
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Revive:
     """The action to restart a process."""
 
@@ -209,14 +210,14 @@ class Revive:
     count: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class BlameImporter:
     """The action to report a failure, because the importer of these ranks has sent no message for too long."""
 
     ranks: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Over:
     """The action to record the job's outcome and end this host's processes. ``grace`` is the time between SIGTERM and
     SIGKILL in seconds.
@@ -287,7 +288,7 @@ def patience(member: ClusterProcess, *, by_mpirun: bool) -> float:
     return CONSEQUENCE_GRACE if reports.is_consequence(member) else 0.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Deadline:
     at: float
     event: Event

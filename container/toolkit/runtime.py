@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 import signal
 from collections.abc import Collection, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract.environment import Environment
 from container.contract.failures import Failure
+from container.contract.frozen import dataclass
 from container.contract.messages import Message
 from container.contract.wire import TERMINATED, Event
 from container.system.connection import ENDED, Connection
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 FAILURE_GRACE = 0.5
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostSettings:
     """The backend's settings for a host.
 
@@ -64,7 +64,7 @@ class HostSettings:
     on_nan: str = "warn"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Outcome:
     """How a job ended on this host: it failed, it was stopped, or (by default) it succeeded."""
 

@@ -7,11 +7,11 @@ the job's spec and options.
 from __future__ import annotations
 
 import abc
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from container.contract.frozen import dataclass
 from container.contract.wire import Event
 from estimators.backends.events import BackendEvents, OutputRead, OutputsCollected
 from estimators.backends.events import HostEnd as HostEnd
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from estimators.backends.placement import ClusterPlacement
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Leftover(abc.ABC):
     """A resource that a job may leave behind if its supervisor is killed, such as a container or a cloud machine.
 
@@ -54,7 +54,7 @@ class Leftover(abc.ABC):
         """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Finding:
     """The result of one check by ``fleetfit doctor``, the command that checks whether the backends can be used.
 

@@ -7,13 +7,13 @@ Source: "How Amazon SageMaker Provides Training Information" (AWS documentation)
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Mapping
 from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from estimators.job.faults import step_orders
 from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
@@ -25,7 +25,7 @@ INSTANCE_GROUP = "homogeneousCluster"
 JOB_ARN = "TRAINING_JOB_ARN"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BackendFacts:
     """The values in a host's configuration that depend on the backend rather than on the job.
 
@@ -45,7 +45,7 @@ class BackendFacts:
 PROCESSES = BackendFacts()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostConfig:
     """The configuration of one host.
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
-
+from container.contract.frozen import dataclass
 from estimators.backends.hosts.provider import Finding
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class EnginePackage:
     """The Python package of a cluster engine (Ray, Spark).
 

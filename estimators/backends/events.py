@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any, Protocol, TypeAlias
 
 from container.contract.failures import Failure
+from container.contract.frozen import dataclass
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StatusTold:
     """A new secondary status of the job, with a message. SageMaker defines the statuses (``Downloading``,
     ``Training``).
@@ -19,7 +19,7 @@ class StatusTold:
     message: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OutputRead:
     """Output of a host's training process.
 
@@ -35,7 +35,7 @@ class OutputRead:
     time_ns: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostEnd:
     """The end of a host's part in the attempt. All output of the host's training process was reported before.
 
@@ -57,7 +57,7 @@ class HostEnd:
     failure: Failure | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HostNoticed:
     """The provider's announcement that it will take a host, such as a spot machine, away in ``seconds`` seconds."""
 
@@ -65,56 +65,56 @@ class HostNoticed:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AttemptFailed:
     """A failure after which the attempt cannot continue. The supervisor has to terminate all running hosts."""
 
     failure: Failure
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OutputsCollected:
     """The end of the collection of outputs. If an output is missing, ``failure`` is the reason, else None."""
 
     failure: Failure | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ValuesNoted:
     """Values to store in the job's status, in the section for fleetfit's own values."""
 
     values: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LimitMet:
     """A limit of the backend that the job has reached. The supervisor stops the job as if ``max_run`` were reached."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class WaitTold:
     """The reason why a provider waits for hosts, such as a queue. The user sees the reason while no host trains."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServiceDescribed:
     """The managed service's description of the job, in the format of a DescribeTrainingJob response."""
 
     status: Mapping[str, Any]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServiceRestarted:
     """A restart of the job by its managed service. The first restart begins the attempt with the number 1."""
 
     attempt: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServiceEnded:
     """The end of the job at its managed service. All output of the job was reported before.
 

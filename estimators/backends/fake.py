@@ -28,6 +28,7 @@ from typing import Any
 
 from container.contract import rules, wire
 from container.contract.failures import Cause, Failure, describe_end
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from container.contract.rules import option
 from estimators.backends.base import Backend, BackendQueries
@@ -53,7 +54,7 @@ def _line(where: str, line: Any) -> str | tuple[int, str]:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FakeOutcome:
     """The scripted outcome of a job on ``local_fake``.
 

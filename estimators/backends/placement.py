@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from container.contract.environment import Machine
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR, MLTree
 from container.contract.strategies import MPI
 from container.system import host_machine as machines
@@ -17,7 +18,7 @@ from estimators.backends.local import checkpoint_dir
 from estimators.job.request import RunOptions, TrainingJobSpec
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterPlacement:
     """A description of a job's hosts before they are started.
 

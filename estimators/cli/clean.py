@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import psutil
 
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.contract.names import cut, shown
 from container.system import locks, unused
 from container.system.files import cache_root, names_in
@@ -61,7 +62,7 @@ class ItemKind(enum.Enum):
     KEPT = "kept"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Item:
     """An item that can be removed.
 
@@ -84,7 +85,7 @@ class Item:
     leftover: Leftover | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Selection:
     """The criteria by which jobs and caches are selected for removal.
 
@@ -117,7 +118,7 @@ class Selection:
         return not (self.older_than_s is None and self.keep is None and self.free_bytes is None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Removal:
     """The result of removing an item.
 

@@ -7,18 +7,18 @@ refused options with their replacements. :mod:`estimators.cli.elastic` handles t
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.job.errors import ConfigurationError
 
 _LOG_LEVELS = ("TRACE", "DEBUG", "INFO", "WARNING", "ERROR", "FATAL")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Variable:
     """An option that sets an environment variable of the ranks.
 

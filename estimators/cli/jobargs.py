@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import dataclasses
 import os
 import re
 from typing import TYPE_CHECKING, Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.hyperparameters import decode, decode_value
 from container.contract.names import unknown
 from container.contract.strategies import FRAMEWORKS, ParameterServer
@@ -45,7 +45,7 @@ STRATEGIES = {
 _MERGED = ("hyperparameters", "environment", "inputs", "run_options")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DescribedJob:
     """A job that the command line or a job file describes.
 

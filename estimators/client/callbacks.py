@@ -11,11 +11,11 @@ stopped, and the script has ``interrupt_grace`` seconds to save its state.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import shown
 from container.contract.wire import Event
 from estimators.job.errors import ConfigurationError
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 2000
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Metric:
     """A value that a rank reported, or that a regular expression found in a process's output.
 

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import json
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from container.contract.plan import HostPlan, Plan, ProcessPlan, Role, StartedBy, shell_line
 from container.contract.strategies import Mirrored, ParameterServer
@@ -35,7 +35,7 @@ _FIRST, _LAST = 2, 1
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ClusterPlan:
     """The plan of a job. ``print(plan)`` shows the plan as text, and a notebook shows the plan as HTML.
 

@@ -7,12 +7,12 @@ above it up to the top of the repository.
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import re
 import stat
 from collections.abc import Iterable
 
+from container.contract.frozen import dataclass
 from estimators.job.errors import ConfigurationError
 
 OWN = ".fleetfitignore"
@@ -23,7 +23,7 @@ GITS = ".gitignore"
 NEVER = frozenset({".env"})
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Rule:
     """A line of an ignore file.
 

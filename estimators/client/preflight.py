@@ -12,6 +12,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from container.contract.frozen import dataclass
 from container.contract.strategies import Mirrored
 from container.system import machine as machines
 from container.system.machine import MachineFacts, format_bytes
@@ -33,7 +34,7 @@ FILES_PER_HOST, PROCESSES_PER_HOST, PROCESSES_PER_RANK = 4, 1, 2
 DISK_BYTES = 1_000_000_000
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Demand:
     """The resources that a job needs on one machine.
 

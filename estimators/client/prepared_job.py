@@ -13,6 +13,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
 from estimators.client import checks, planning, request_builder
@@ -36,7 +37,7 @@ _OURS = re.compile(rb"\bcontainer\b")
 _CANNOT_START = "the job cannot be started like this"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Draft:
     """A job that has been built from an estimator's settings, and has not been started.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import re
 import time
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import hyperparameters as codec
+from container.contract.frozen import dataclass
 from estimators.client.callbacks import metric_of
 from estimators.records.states import MESSAGES, SecondaryStatus
 from estimators.results.summary import number_text, seconds_text
@@ -57,7 +57,7 @@ _LOSS = re.compile(
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Told:
     """An epoch of the training whose number the script has printed. Times are Unix times in seconds.
 

@@ -7,10 +7,10 @@ builds the request in ``session.py`` (``_get_train_request``), ``estimator.py`` 
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 from container.contract import hyperparameters as codec
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.strategies import MPI
 from container.system.locations import path_here
@@ -42,7 +42,7 @@ SWITCHES = {
 PLACEHOLDER_ROLE = "arn:aws:iam::000000000000:role/fleetfit-local"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Code:
     """The location of a job's code, for the container toolkit that starts the script on the hosts.
 

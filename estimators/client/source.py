@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from container.contract.frozen import dataclass
 from container.contract.names import listed, nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
@@ -51,7 +52,7 @@ _MOST_NAMED = 8
 _MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class SnapshotEntry:
     """A file or link of a snapshot, the copy of the code that a job keeps.
 
@@ -72,7 +73,7 @@ class SnapshotEntry:
     content: bytes | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Listing:
     """The content of a snapshot.
 
@@ -102,7 +103,7 @@ class Listing:
         return frozenset(name.split("/", 1)[0] for name in names)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Source:
     """The code of a job: the entry point, and the files to copy.
 

@@ -7,11 +7,11 @@ fleetfit keeps, changes or refuses the argument, and why. The constructors read 
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import shown, unknown
 from estimators.job.errors import ArgumentNameError, ConfigurationError, UnsupportedError, warn
 from estimators.job.fleets import DEFAULT, PROCESSES, capabilities
@@ -36,7 +36,7 @@ class Owner(enum.Enum):
     TENSORFLOW = "TensorFlow"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Argument:
     """One argument of a constructor.
 

@@ -19,6 +19,7 @@ from typing import Any
 
 from container.contract import rules
 from container.contract.failures import Cause, Failure
+from container.contract.frozen import dataclass
 from container.contract.names import cut, suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
@@ -46,7 +47,7 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.
 
@@ -109,7 +110,7 @@ class EndedBy(enum.Enum):
     PREEMPTION = "preemption"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Ending:
     """A description of how one attempt ended.
 
@@ -175,7 +176,7 @@ class Ending:
 # --- the decision ---
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Again:
     """The decision that another attempt starts.
 
@@ -186,7 +187,7 @@ class Again:
     pause_s: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Final:
     """The decision that no other attempt starts.
 
@@ -321,7 +322,7 @@ def with_attempts(failure: Failure, endings: Iterable[Ending], why: str = "") ->
 # --- present hosts ---
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PresentHosts:
     """The hosts of a job, and the times at which absent hosts will return.
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown, suggests_arguments, unknown
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
@@ -41,7 +42,7 @@ def _signal(where: str, value: Any) -> int | str:
     return value  # type: ignore[no-any-return]
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Fault:
     """The base class of all faults. Each fault has exactly one trigger: ``at_step``, ``at_s`` or ``at_line``.
 
@@ -80,7 +81,7 @@ class Fault:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class Kill(Fault):
     """Send a signal to a rank.
 
@@ -103,7 +104,7 @@ class Kill(Fault):
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class RemoveHost(Fault):
     """Remove a host without a notice, as after a power failure.
 
@@ -118,7 +119,7 @@ class RemoveHost(Fault):
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Interrupt(Fault):
     """Interrupt a host like a spot instance. The host gets a notice and is killed later.
 

@@ -11,8 +11,10 @@ import dataclasses
 import functools
 from collections.abc import Mapping
 
+from container.contract.frozen import dataclass
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+
+@dataclass(frozen=True, kw_only=True)
 class Capabilities:
     """The capabilities of a backend and its hosts.
 
@@ -53,7 +55,7 @@ class Capabilities:
     keeps_imports: bool = False
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Fleet:
     """An entry in the table of backends.
 

@@ -8,10 +8,10 @@ each price. ``Result.cost(per_hour=…)`` and ``compare(prices=…)`` accept pri
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Iterable, Mapping
 
+from container.contract.frozen import dataclass
 from estimators.job.fleets import OWN_TYPES
 
 _SIZE = re.compile(r"(?:metal-)?(\d*)xlarge$")
@@ -84,7 +84,7 @@ _OFFERS: Mapping[str, tuple[float | None, float | None, float | None]] = {
 }  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class InstanceType:
     """The features and prices of an instance type.
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from container.contract import diverging, wire
+from container.contract.frozen import dataclass
 from container.contract.names import cut, shown, unknown
 from container.contract.rules import items_of
 from container.contract.wire import Event, Piece
@@ -53,7 +54,7 @@ _STEPS = re.compile(r"(?:\x1b\[[0-9;]*m)*\s*(\d{1,15})/\d+\b")
 _PLACES = re.compile(r"\b(step|iteration|iter|batch|epoch)\b\W{0,3}(\d{1,15})", re.IGNORECASE)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class MetricPattern:
     """A metric and the regular expression that finds its value in a line.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 
 #: The largest absolute value of a priority.
 MOST_URGENT = 1000
@@ -22,7 +23,7 @@ check_name = rules.text(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ComputeResources:
     """The resources that a job needs, or that a machine has.
 
@@ -64,7 +65,7 @@ class ComputeResources:
 NAMES = tuple(field.name for field in dataclasses.fields(ComputeResources))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class QueuedJob:
     """A job in a queue.
 

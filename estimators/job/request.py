@@ -8,8 +8,6 @@ use are kept unchanged in ``others``, so that no part of a client's request is l
 supervisor.
 """
 
-# ruff: noqa: RUF009 - `_member` is `dataclasses.field` with the metadata that renders and reads a member.
-
 from __future__ import annotations
 
 import dataclasses
@@ -22,6 +20,7 @@ from typing import Any, Literal, TypeVar, get_args
 
 from container.contract import hyperparameters as codec
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from container.contract.strategies import Distribution, strategy_from_hyperparameters
@@ -59,7 +58,7 @@ def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False,
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class _Shape:
     """The base class of the structures of a request. The metadata of each field tells this class how to convert the
     field to a member of the request and back.
@@ -163,7 +162,7 @@ def _copy(value: Any, depth: int = 0) -> Any:
     return [_copy(item, depth + 1) for item in value]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class MetricDefinition(_Shape):
     """A metric that is read from the logs.
 
@@ -176,7 +175,7 @@ class MetricDefinition(_Shape):
     regex: str = _member("Regex", default="")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Algorithm(_Shape):
     """The code that runs (``AlgorithmSpecification``).
 
@@ -199,7 +198,7 @@ class Algorithm(_Shape):
     arguments: tuple[str, ...] = _member("ContainerArguments", many=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class S3DataSource(_Shape):
     """Data under a URI. Local jobs also accept ``file://`` URIs and plain paths.
 
@@ -218,7 +217,7 @@ class S3DataSource(_Shape):
     instance_groups: tuple[str, ...] = _member("InstanceGroupNames", many=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class FileSystemDataSource(_Shape):
     """A folder of an EFS or FSx file system.
 
@@ -235,7 +234,7 @@ class FileSystemDataSource(_Shape):
     access_mode: str = _member("FileSystemAccessMode", default="ro")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class DataSource(_Shape):
     """The location of a channel's data. Exactly one of the two attributes must be set."""
 
@@ -243,7 +242,7 @@ class DataSource(_Shape):
     file_system: FileSystemDataSource | None = _member("FileSystemDataSource", shape=FileSystemDataSource)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Shuffle(_Shape):
     """The seed for shuffling a channel's data (``ShuffleConfig``).
 
@@ -254,7 +253,7 @@ class Shuffle(_Shape):
     seed: int = _member("Seed", default=0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class InputChannel(_Shape):
     """One input channel.
 
@@ -278,7 +277,7 @@ class InputChannel(_Shape):
     shuffle: Shuffle | None = _member("ShuffleConfig", shape=Shuffle)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class OutputConfig(_Shape):
     """The location of outputs (``OutputDataConfig``).
 
@@ -293,7 +292,7 @@ class OutputConfig(_Shape):
     compression: str | None = _member("CompressionType")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Resources(_Shape):
     """The hosts of the job (``ResourceConfig``).
 
@@ -315,7 +314,7 @@ class Resources(_Shape):
     training_plan: str | None = _member("TrainingPlanArn")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class VpcConfig(_Shape):
     """The job's private network on AWS."""
 
@@ -323,7 +322,7 @@ class VpcConfig(_Shape):
     subnets: tuple[str, ...] = _member("Subnets", many=True)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class StoppingCondition(_Shape):
     """The time limits of the job.
 
@@ -338,7 +337,7 @@ class StoppingCondition(_Shape):
     max_pending_s: int | None = _member("MaxPendingTimeInSeconds")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class CheckpointConfig(_Shape):
     """The location of checkpoints.
 
@@ -351,7 +350,7 @@ class CheckpointConfig(_Shape):
     local_path: str | None = _member("LocalPath")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class RetryStrategy(_Shape):
     """The retry strategy of SageMaker after a failure of the platform.
 
@@ -362,7 +361,7 @@ class RetryStrategy(_Shape):
     max_attempts: int = _member("MaximumRetryAttempts", default=1)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class Tag(_Shape):
     """A tag of the job."""
 
@@ -370,7 +369,7 @@ class Tag(_Shape):
     value: str = _member("Value", default="")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TrainingJobSpec(_Shape):
     """A training job, which is a ``CreateTrainingJob`` request as a value.
 
@@ -520,7 +519,7 @@ _SECONDS = rules.seconds(0, bounds.MAX_SECONDS)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
@@ -591,7 +590,7 @@ class RunOptions:
         return max(self.stop_grace, *notices, 0.0)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class JobOptions(RunOptions):
     """The options of a job as stored in the job's record: the user's run options, and the options that fleetfit sets.
 

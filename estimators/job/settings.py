@@ -15,6 +15,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown
 from container.contract.rules import option
 from container.contract.strategies import Distribution, Mirrored, parse_distribution
@@ -115,7 +116,7 @@ def _tags(where: str, value: Any) -> tuple[Tag, ...]:
     return tuple(tags)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Settings:
     """The arguments of an estimator, with the names and defaults of the SageMaker SDK 2.x.
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
@@ -54,7 +55,7 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True, repr=False)
 class SpotMarket:
     """A simulated spot market, which interrupts hosts at the times of a trace, at random times, or both.
 

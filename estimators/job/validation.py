@@ -8,11 +8,11 @@ and ``enum`` of botocore's model. This module checks types, members and limits b
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import nearest, shown, unknown
 from container.contract.rules import passable
 from estimators.job import bounds, fleets, instances, service_model, shape_check
@@ -27,7 +27,7 @@ _SHOWN = 120
 _PATH_MAX = 4096
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Relaxation:
     """An exception for jobs that fleetfit runs itself: values of a member that SageMaker does not allow.
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from container.contract.durations import Durations
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from estimators.job import strict_json
 from estimators.job.errors import RecordError
@@ -34,7 +35,7 @@ _STRAGGLES = 1.2
 _NOISE_S = 0.0005
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Point:
     """One value of a metric.
 
@@ -58,7 +59,7 @@ class Point:
     samples: int | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Moment:
     """A moment at which an elastic job changed, for example because a worker joined.
 
@@ -73,7 +74,7 @@ class Moment:
     text: str
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RankResult:
     """The facts about one rank.
 
@@ -106,7 +107,7 @@ class RankResult:
         return statistics.median(self.epochs_own_s) if self.epochs_own_s else None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ModelFacts:
     """The facts about the model.
 
@@ -128,7 +129,7 @@ class ModelFacts:
     compression: str | None = None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Checkpoints:
     """The number, size and durations of a job's checkpoints.
 
@@ -149,7 +150,7 @@ class Checkpoints:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Result:
     """The result of a job.
 

@@ -6,7 +6,6 @@ The log group is ``/aws/sagemaker/TrainingJobs``. The log stream of a host is ``
 from __future__ import annotations
 
 import base64
-import dataclasses
 import hashlib
 import heapq
 import json
@@ -14,6 +13,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.strategies import ParameterServer
 from estimators.job.errors import FleetfitError
 from estimators.job.log_redaction import text_mask
@@ -41,7 +41,7 @@ _TOKEN = re.compile(r"([fb])/(\d{1,56})")
 _BEFORE = ("Starting", "Pending", "DownloadingTrainingImage")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Facts:
     """Facts about a job's streams, from the job's request.
 

@@ -9,13 +9,13 @@ written. All other bytes of these files stay unchanged.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system import files
 from estimators.job.errors import ConfigurationError
 from estimators.service.identity import ROLE, role_arn
@@ -29,7 +29,7 @@ _SECTION = re.compile(r"^\s*\[\s*([^\]]*?)\s*\]", re.MULTILINE)
 SDK_CONFIG = ("SAGEMAKER_USER_CONFIG_OVERRIDE", "SAGEMAKER_CORE_USER_CONFIG_OVERRIDE")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Address:
     """The addresses and keys of an endpoint, for its clients.
 

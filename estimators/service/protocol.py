@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError, malformed
 from estimators.service.models import Model
 from estimators.service.s3 import documents
@@ -27,7 +28,7 @@ _FORM_FIELDS = 10_000
 _DEPTH = 20
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Call:
     """The operation that a request calls, with the request's body.
 
@@ -44,7 +45,7 @@ class Call:
     body: bytes
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Answer:
     """An HTTP response."""
 

@@ -6,13 +6,13 @@ The endpoint's own files in a record are ``service.json`` and ``queued``.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.system import files
 from estimators.job.errors import RecordError
 from estimators.records import status as statuses
@@ -21,7 +21,7 @@ from estimators.service import settings
 from estimators.service.errors import not_found
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Job:
     """The state of a job at one point in time.
 

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system import locks
 from estimators.job.errors import ConfigurationError
 from estimators.service import settings, web
@@ -30,7 +31,7 @@ _PACE = 1.0
 _GRACE_S = 30
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Options:
     """The options of an endpoint.
 

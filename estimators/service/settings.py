@@ -10,6 +10,7 @@ import secrets
 import string
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system import files
 from estimators.job.errors import ConfigurationError
 from estimators.records.record import jobs_folder
@@ -23,7 +24,7 @@ _REGION = re.compile(r"[a-z]{2}(-[a-z]+)+-\d{1,2}")
 _LETTERS = string.ascii_uppercase + string.digits
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Keys:
     """The keys with which every request must be signed."""
 

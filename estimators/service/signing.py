@@ -5,7 +5,6 @@ Source: "Signature Version 4 signing process" (AWS documentation).
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import hashlib
 import hmac
@@ -16,6 +15,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError
 from estimators.service.settings import DEFAULT_REGION, Keys
 
@@ -33,7 +33,7 @@ _ONE_FOR_ALL = {"iam": "us-east-1", "sts": "us-east-1"}
 Headers = Sequence[tuple[str, str]]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Claim:
     """The data about a request's signature in the request's headers.
 

@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from container.contract.rules import passable
 from container.system.host_machine import gpu_count
@@ -68,7 +69,7 @@ DEFAULT_IMAGES = ("*/tensorflow-training:*", "*/sagemaker-tensorflow-scriptmode:
 BACKENDS = ("process", "docker")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Local:
     """The backend for an endpoint's jobs, and the backend's settings.
 

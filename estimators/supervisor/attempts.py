@@ -5,12 +5,12 @@ The module does no input or output. All times are arguments that the caller has 
 
 from __future__ import annotations
 
-import dataclasses
 import math
 from collections.abc import Iterable
 from typing import Any
 
 from container.contract.failures import Cause, Failure
+from container.contract.frozen import dataclass
 from estimators.job.failure_policy import (
     Again,
     EndedBy,
@@ -28,7 +28,7 @@ _PORT_ATTEMPTS = 3
 _AT_ONCE = Again()
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class NextAttempt:
     """The decision that another attempt follows.
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 from container.contract.failures import Failure
+from container.contract.frozen import dataclass
 from estimators.backends.base import HostEnd
 from estimators.records.states import SecondaryStatus
 
@@ -31,7 +32,7 @@ class PlainEvent(enum.Enum):
     TIME_UP = "time_up"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StatusReported:
     """The backend reports a secondary status of SageMaker."""
 
@@ -39,7 +40,7 @@ class StatusReported:
     message: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HostEnded:
     """A host's training process has ended, and all of its output has been handled.
 
@@ -56,7 +57,7 @@ class HostEnded:
     saved: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OfFailure:
     """Base class of events about a failure."""
 
@@ -71,7 +72,7 @@ class Diverged(OfFailure):
     """A metric is not a number, and the job's options require that the job fails in this case."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class StopAsked:
     """A client or a signal requests that the job stops.
 
@@ -84,14 +85,14 @@ class StopAsked:
     grace_s: float | None = None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class LimitReached:
     """The job has reached a limit of the backend. The job is stopped as if ``max_run`` were over."""
 
     text: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Preempted:
     """The whole attempt is preempted. The workers have ``notice_s`` seconds to save, and another attempt follows."""
 
@@ -99,7 +100,7 @@ class Preempted:
     notice_s: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HostsAwaited:
     """Too few hosts of an elastic job are left, but some hosts will return. The next attempt will use the hosts that
     have returned.
@@ -113,7 +114,7 @@ class HostsAwaited:
     saved: bool = False
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HostTaken:
     """A host of a job whose ranks train together is taken away, either after a notice or at once.
 
@@ -128,14 +129,14 @@ class HostTaken:
     back_in_s: float | None
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class HostReturned:
     """In a job whose ranks train together, a host that was taken away has returned."""
 
     host: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class OfOutcome:
     """Base class of events about something that has succeeded, or has failed with a failure."""
 
@@ -183,7 +184,7 @@ class Do(enum.Enum):
     LET_GO = "let_go"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Begin:
     """Start an attempt on the given hosts."""
 
@@ -191,14 +192,14 @@ class Begin:
     hosts: tuple[str, ...]
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class KillHost:
     """Kill a host at once, as if its machine were lost."""
 
     host: str
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Show:
     """Set the secondary status."""
 
@@ -206,7 +207,7 @@ class Show:
     message: str = ""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Tell:
     """Record an event and write its text into the log."""
 
@@ -216,7 +217,7 @@ class Tell:
     data: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Warn:
     """Store a warning in the status."""
 

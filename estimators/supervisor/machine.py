@@ -15,6 +15,7 @@ import signal
 from collections.abc import Iterable
 
 from container.contract.failures import Cause, Failure
+from container.contract.frozen import dataclass
 from estimators.backends.base import HostEnd
 from estimators.job.failure_policy import EndedBy
 from estimators.job.log_redaction import Mask, mask_failure
@@ -88,7 +89,7 @@ class Due(enum.Enum):
 _OF_ATTEMPT = (Due.END_HOSTS, Due.LOSE_HOST, Due.NOBODY, Due.ALL_ENDED, Due.MAX_RUN)
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Deadline:
     """The time at which a timer expires."""
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown, suggests_arguments
 from container.contract.rules import option
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -118,7 +119,7 @@ class StrategyConfig:
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PopulationConfig:
     """The options of population-based training, for the strategy ``PBT``. SageMaker does not have this strategy.
 
@@ -190,7 +191,7 @@ class TuningJobCompletionCriteriaConfig:
         return request
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Goal:
     """An objective such as ``time_to:METRIC>=VALUE``. The value of this objective is the time until the metric reaches
     ``VALUE``.
@@ -227,7 +228,7 @@ class Goal:
         return value >= self.value if self.at_least else value <= self.value
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TuningSpec:
     """The configuration of a tuning job, as far as the tuning job's process needs it.
 

@@ -13,12 +13,13 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from container.contract.rules import option
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SharedFleetConfig:
     """A fleet of hosts that the trials share until a deadline. The deadline is the tuning job's
     ``max_runtime_in_seconds``.
@@ -63,7 +64,7 @@ class Shares(NamedTuple):
     stopped: tuple[int, ...]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Bounds:
     """The limits for the number of a trial's hosts.
 

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import dataclasses
 import html
 import json
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.job.fleets import capabilities
 from estimators.tuning.config import TuningSpec
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class TuningPlan:
     """The plan of a tuning job that has not been started. ``print(plan)`` shows the plan as text. A notebook shows it
     as HTML.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import queue
 import signal
@@ -21,6 +20,7 @@ from container.agent.words import Words
 from container.contract import pipes
 from container.contract.channels import DataDistribution, HostChannel, InputMode
 from container.contract.errors import AgentError, ConfigurationError
+from container.contract.frozen import dataclass
 from container.contract.layout import MLTree
 from container.contract.pipes import Note
 from container.contract.sharding import imbalance
@@ -33,7 +33,7 @@ _ENDING = {signal.SIGTERM, signal.SIGINT}
 _OPTIONS = ("--base-dir", "--channels", "--host", "--hosts", "--number", "--ranks")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PipeHost:
     """The host whose FIFOs are served.
 

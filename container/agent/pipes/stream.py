@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import os
 import queue
@@ -19,6 +18,7 @@ from container.agent.sources import DataObject
 from container.agent.sources.local import LocalStream
 from container.contract.channels import Compression, DataDistribution, DataType, HostChannel, RecordWrapping
 from container.contract.errors import AgentError
+from container.contract.frozen import dataclass
 from container.contract.pipes import Note
 from container.contract.sharding import deal, shuffled
 from container.formats import RecordFormat, recordio
@@ -36,7 +36,7 @@ _HEAD = 4096
 _AHEAD = 16
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ChannelContents:
     """A channel's objects, as one host reads them.
 

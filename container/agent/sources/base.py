@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import abc
-import dataclasses
 
 from container.contract.errors import AgentError
+from container.contract.frozen import dataclass
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class DataObject:
     """One object of a channel: a file or an S3 object.
 

@@ -5,11 +5,11 @@ Source: "S3DataSource" and "Augmented Manifest Files for Training Jobs" (AWS doc
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 from collections.abc import Iterator, Sequence
 
+from container.contract.frozen import dataclass
 from container.contract.names import is_text, nearest
 
 #: Suffix of the names of attributes whose value is an object's URI. The object's content is read instead of the URI.
@@ -34,7 +34,7 @@ class ListingError(ValueError):
         self.line = line
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ManifestEntry:
     """One object that a manifest lists.
 
@@ -49,7 +49,7 @@ class ManifestEntry:
     line: int
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Attribute:
     """One attribute in a line of an augmented manifest.
 
@@ -65,7 +65,7 @@ class Attribute:
     value: bytes = b""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class AugmentedEntry:
     """The attributes to read in one line of an augmented manifest.
 

@@ -8,10 +8,10 @@ an epoch were consumed.
 
 from __future__ import annotations
 
-import dataclasses
+from container.contract.frozen import dataclass
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Dealing:
     """The distribution of an epoch's remaining records over the current ranks.
 

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from container.contract.errors import DistributedError, RefusedError
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from container.distributed.tensorflow import padding
 from container.distributed.tensorflow.progress import why_apart
@@ -120,7 +121,7 @@ def per_rank_batch(global_batch_size: Any, size: int) -> int:
     return int(global_batch_size) // size
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class BatchOptions:
     """The options for converting records to batches. The options are the arguments of ``cluster.dataset`` with the same
     names.

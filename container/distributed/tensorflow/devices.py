@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Mapping
 
+from container.contract.frozen import dataclass
 from container.system.host_machine import cpu_count
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Share:
     """The devices and threads that a process uses.
 

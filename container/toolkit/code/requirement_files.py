@@ -6,7 +6,6 @@ Format: "Requirements File Format" of pip's documentation.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import re
@@ -14,6 +13,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system.locations import LocationError, local_path
 
 _CONTINUED = re.compile(r"\\\r?\n")
@@ -24,7 +24,7 @@ _FIND_LINKS = re.compile(r"^(-f|--find-links)(?:\s*=\s*|\s+)(.+)$")
 _ARCHIVES = (".whl", ".tar.gz", ".zip", ".tgz", ".tar.bz2")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Requirements:
     """A requirements file, and the files that it includes.
 

@@ -9,7 +9,6 @@ gets a new overlay.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -22,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from container.contract.frozen import dataclass
 from container.contract.names import listed
 from container.toolkit.code import requirement_files
 
@@ -50,7 +50,7 @@ class RequirementsError(RuntimeError):
     """Error for requirements that cannot be installed. The message has the remedy and pip's error."""
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Interpreter:
     """The facts about a Python interpreter that an overlay depends on.
 

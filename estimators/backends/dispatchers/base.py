@@ -11,13 +11,13 @@ from __future__ import annotations
 import abc
 import asyncio
 import base64
-import dataclasses
 import json
 import zlib
 from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
+from container.contract.frozen import dataclass
 from container.contract.messages import Message
 from container.system.asyncio_loop import AsyncioLoop
 
@@ -33,7 +33,7 @@ LIMIT = 16 << 20
 PACKAGES = ("jinja2", "pandas", "psutil", "regex", "rich", "pip")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Parcel:
     """The data of a job that is sent to a dispatcher: the job's current record, and the files of this machine that the
     job needs.

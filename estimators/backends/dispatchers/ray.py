@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.messages import Message
 from container.contract.names import shown
 from container.contract.rules import option
@@ -97,7 +98,7 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RayDispatcherOptions:
     """The ``RunOptions(dispatcher_options={…})`` of a Ray cluster.
 

@@ -8,7 +8,6 @@ When this connection ends, the programs on the machine that serve it end, too. T
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import functools
 import itertools
 import os
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.messages import Message, encode
 from container.contract.rules import option
 from container.system.asyncio_loop import AsyncioLoop
@@ -50,7 +50,7 @@ BEAT_S = 5.0
 _TEXT = rules.text()
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SshDispatcherOptions:
     """The ``RunOptions(dispatcher_options={…})`` of a dispatcher that is reached by ssh.
 

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from container.contract import hyperparameters as codec
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.system.locations import path_here
 from estimators.backends import config, local
@@ -36,7 +37,7 @@ CODE = f"{DEFAULT_BASE_DIR}/code"
 _AWS_SETTINGS = ("AWS_REGION", "AWS_DEFAULT_REGION", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerPlan:
     """The description of a container.
 

@@ -6,7 +6,6 @@ Source: Docker Engine API (https://docs.docker.com/reference/api/engine/).
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import signal
 import socket
@@ -15,6 +14,7 @@ import urllib.parse
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from container.contract.frozen import dataclass
 from container.system import interfaces
 from container.system.background import Background
 from container.system.loop import Loop
@@ -30,7 +30,7 @@ T = TypeVar("T")
 FRAME = struct.Struct(">BxxxL")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerEnd:
     """The way in which a container has ended.
 

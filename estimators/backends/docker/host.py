@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import signal
 import socket
 from collections.abc import Mapping, Sequence
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from container.contract import variables
 from container.contract.failures import Cause
+from container.contract.frozen import dataclass
 from container.system.connection import BlockingConnection
 from container.system.running import ProcessEnd, Runner
 from estimators.backends.docker import containers
@@ -39,7 +39,7 @@ _TAIL = 1 << 16
 _WORDS: Mapping[int, bytes] = {signal.SIGTERM: variables.SAY_STOP, signal.SIGINT: variables.SAY_END}
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class RunningContainer:
     """A new or kept container in which a training process runs.
 

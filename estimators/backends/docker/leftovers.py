@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from estimators.backends.base import Leftover
 from estimators.backends.docker import kept
 from estimators.backends.docker.containers import JOB_LABEL, RECORD_LABEL
@@ -13,7 +13,7 @@ from estimators.backends.images.errors import EngineError
 from estimators.records.record import JobRecord
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class EngineLeftover(Leftover):
     """A container or network that a job has left behind.
 

@@ -8,7 +8,6 @@ pair, on this machine. The ``latency`` of tbf is the longest time that a packet 
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import os
 import re
@@ -17,6 +16,7 @@ import subprocess
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from estimators.job.errors import BackendError
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
@@ -29,7 +29,7 @@ _BURST_BYTES = 128 << 10
 _TIMEOUT_SECONDS = 10.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ShapedLink:
     """The limits of a container's link.
 

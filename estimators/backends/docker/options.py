@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import posixpath
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.layout import DEFAULT_BASE_DIR
 from container.contract.rules import option
 from estimators.backends.docker import links
@@ -33,7 +33,7 @@ _TAKEN = {
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([bkmgt]?)b?", re.IGNORECASE)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Mount:
     """A folder or file of this machine that is mounted in a container.
 
@@ -79,7 +79,7 @@ def _bytes(where: str, value: Any) -> int:
     return int(float(match[1]) * 1024 ** "bkmgt".index(match[2].lower() or "b"))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ContainerOptions:
     """The ``RunOptions(backend_options=…)`` for each container of a job.
 

@@ -6,7 +6,6 @@ the supervisor was killed. Kept containers end by themselves (:mod:`.kept`), and
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import sys
 import time
@@ -14,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.system.removing import remove_tree
 from estimators.backends.docker import kept, ownership
 from estimators.backends.docker.engine import Engine
@@ -27,7 +27,7 @@ _QUIET = 1.0
 _DEADLINE = 60.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Duty:
     """The cleanup after a supervisor has ended.
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import dataclasses
 import getpass
 import os
 import socket
 import time
 from collections.abc import Sequence
 
+from container.contract.frozen import dataclass
 from estimators.backends.base import Leftover
 from estimators.backends.ec2 import requests
 from estimators.backends.ec2.api import ERRORS, Ec2Api, Resource, reason_of
@@ -29,7 +29,7 @@ from estimators.records.record import jobs_folder
 _PATIENCE_S, _PERSONS_PATIENCE_S, _WAIT_S = 600.0, 180.0, 3.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetLeftover(Leftover):
     """A fleet that a job has left behind.
 

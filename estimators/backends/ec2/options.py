@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import shown
 from container.contract.rules import boolean, money, one_of, option, read, refuse, seconds, text, texts, whole
 from estimators.job.errors import ConfigurationError
@@ -47,7 +48,7 @@ def _tags(where: str, value: Any) -> dict[str, str]:
     return dict(value)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Ec2Options:
     """The ``RunOptions(backend_options={…})`` of jobs on EC2. Amounts of money are in US dollars, and times are in
     seconds.

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import bisect
-import dataclasses
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
 
+from container.contract.frozen import dataclass
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.requests import Instance
 from estimators.job.request import TrainingJobSpec
@@ -23,7 +23,7 @@ Series = Sequence[tuple[float, float]]
 Prices = Mapping[tuple[str, str], Series]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetCost:
     """The cost of hosts, in US dollars.
 

@@ -14,6 +14,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.sagemaker import explaining
 
@@ -100,7 +101,7 @@ class Instance:
         return self.gone and self.reason in ("Server.SpotInstanceTermination", "Server.SpotInstanceShutdown")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Refusal:
     """The reason why EC2 refused a request, or why a pool launched no instance. A pool is an instance type in a zone.
 
@@ -139,7 +140,7 @@ class Refusal:
         return ". ".join([text, *remedies])
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class FleetAnswer:
     """The result of a request for instances.
 

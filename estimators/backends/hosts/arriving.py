@@ -10,7 +10,6 @@ from __future__ import annotations
 import abc
 import asyncio
 import base64
-import dataclasses
 import ipaddress
 import os
 import re
@@ -19,6 +18,7 @@ from collections.abc import Awaitable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
+from container.contract.frozen import dataclass
 from container.contract.rules import above_0, interpreter, option, read, refuse
 from container.contract.strategies import MPI, Elastic
 from estimators.backends.hosts import shipping
@@ -41,7 +41,7 @@ def _ip(where: str, value: Any) -> str:
         raise refuse(where, "an IPv4 address", value) from None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ArrivingOptions:
     """The ``RunOptions(backend_options={…})`` that the backends for Ray and Spark share.
 

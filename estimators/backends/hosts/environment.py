@@ -15,7 +15,6 @@ progress.
 
 from __future__ import annotations
 
-import dataclasses
 import gzip
 import io
 import json
@@ -30,6 +29,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import IO
 
+from container.contract.frozen import dataclass
 from container.system.files import cache_root
 from estimators.backends.hosts import login_shell
 from estimators.backends.hosts.provider import HostError as HostError
@@ -99,7 +99,7 @@ rm -rf "$w"
 """
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class PythonEnvironment:
     """A Python environment for a host.
 
@@ -274,7 +274,7 @@ class _SeldomProgress(ProgressDisplay):
             self._say(f"wheels here: {shown}")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Found:
     ready: bool
     uv: bool

@@ -8,13 +8,13 @@ imported modules of installed packages. Hosts, other processes, files and enviro
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import signal
 import time
 from pathlib import Path
 
 from container.contract import variables
+from container.contract.frozen import dataclass
 from container.system import folders, importers
 from estimators.backends.base import Leftover
 from estimators.job.fleets import capabilities
@@ -27,7 +27,7 @@ SECONDS = 600
 _END_S = 2.0
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Kept:
     """An importer that is kept.
 
@@ -89,7 +89,7 @@ def leftover(one: Kept) -> Leftover:
     return KeptLeftover(name=str(one), job="", one=one, kind="kept")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KeptLeftover(Leftover):
     """A kept importer that ``fleetfit clean`` can remove.
 

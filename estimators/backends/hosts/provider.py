@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from container.contract.environment import Machine
+from container.contract.frozen import dataclass
 from container.system.running import ProcessEnd as ProcessEnd
 from estimators.backends import config, local
 from estimators.backends.base import Backend, BackendQueries
@@ -59,7 +60,7 @@ class HostUnavailable(HostError):
     """Raised if the provider cannot supply a host."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class HostFacts:
     """The facts that a host reports about itself.
 
@@ -87,7 +88,7 @@ class HostFacts:
         return next((name for name, own in self.interfaces.items() if own == address), None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Placement:
     """A description of the hosts on which a job would run, for ``plan()``.
 
@@ -286,7 +287,7 @@ class Host(abc.ABC):
         """Terminate all processes of the job on the host, and delete the job's folder on the host."""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ProvidedJob:
     """The job for which a provider supplies hosts, with methods through which the provider reports to the job.
 

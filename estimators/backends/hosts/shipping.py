@@ -7,7 +7,6 @@ and jobs with different versions do not conflict. Nothing is installed, and root
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import gzip
 import hashlib
@@ -15,6 +14,8 @@ import importlib
 import io
 import tarfile
 from pathlib import Path
+
+from container.contract.frozen import dataclass
 
 #: The folder of all our files on a host, as a shell expression.
 CACHE = "${XDG_CACHE_HOME:-$HOME/.cache}/fleetfit/hosts"
@@ -47,7 +48,7 @@ TAKE_CODE = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ShippedCode:
     """A set of our packages, packed for another machine.
 

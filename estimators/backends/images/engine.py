@@ -20,6 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.backends.images.errors import AbsentError, EngineError, build_error, reached, refusal
 from estimators.provision.progress import SILENT, ProgressDisplay
 
@@ -30,7 +31,7 @@ _TIMEOUT = 120
 _SOCKET = "unix:///var/run/docker.sock"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class ImageFacts:
     """A container engine's description of an image.
 

@@ -8,6 +8,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from estimators.job.errors import ConfigurationError
 
 #: Seconds within which a machine must accept a connection.
@@ -77,7 +78,7 @@ FINAL = re.compile(
 SILENT = "ssh ended without a message"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SshSettings:
     """The settings with which ssh connects to a fleet's machines.
 
@@ -133,7 +134,7 @@ class SshSettings:
         return ["ssh", *config, *(word for name, value in options.items() for word in ("-o", f"{name}={value}"))]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Destination:
     """The destination of an ssh connection.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import itertools
 import os
 import random
@@ -18,6 +17,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system import folders
 from container.system.asyncio_loop import AsyncioLoop, within
 from container.system.removing import remove_tree
@@ -45,7 +45,7 @@ _LATE = (
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CommandEnd:
     """The result of a command on a machine.
 

@@ -7,20 +7,20 @@ environment, the environment is created first.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.backends.hosts import shipping
 from estimators.backends.hosts.child import ChildProcess
 from estimators.backends.hosts.provider import HostError, Say
 from estimators.backends.openssh.connection import NotStarted, SshConnection
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class OurProgram:
     """A program of ours to run on a machine.
 

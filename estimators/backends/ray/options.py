@@ -7,6 +7,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from container.contract.frozen import dataclass
 from container.contract.names import shown
 from container.contract.rules import boolean, one_of, option, refuse, text
 from estimators.backends.hosts.arriving import ArrivingOptions
@@ -67,7 +68,7 @@ def _runtime_env(where: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class RayOptions(ArrivingOptions):
     """The options of the Ray backend.
 

@@ -7,7 +7,6 @@ Blocking calls run in a thread, and at most one poll of SageMaker runs at a time
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import enum
 import itertools
 import math
@@ -19,6 +18,7 @@ from typing import Any
 from container.contract import wire
 from container.contract.environment import Machine
 from container.contract.failures import Cause, Failure
+from container.contract.frozen import dataclass
 from container.system.background import Background
 from estimators.backends.base import ManagedService
 from estimators.backends.config import BackendFacts
@@ -75,7 +75,7 @@ class _State(enum.Enum):
     ENDED = "ended"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Look:
     """The result of one poll of SageMaker and CloudWatch.
 

@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.backends.sagemaker import images, sdk_config
 from estimators.backends.sagemaker.aws import Aws, profile_of
 from estimators.backends.sagemaker.explaining import code_of, explain, meaning
@@ -27,7 +28,7 @@ _ASSUMED = re.compile(r"^(.+)sts::(\d+):assumed-role/(.+?)/.*$")
 _ROLE_REMEDY = "give role='arn:aws:iam::123456789012:role/name', a role that trusts sagemaker.amazonaws.com"
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Discovery:
     """An estimator's settings, completed with the settings that were found.
 

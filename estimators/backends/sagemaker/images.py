@@ -6,10 +6,10 @@ ECR.
 
 from __future__ import annotations
 
-import dataclasses
 import re
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.strategies import FRAMEWORKS
 from estimators.backends.sagemaker.aws import Aws
 from estimators.backends.sagemaker.explaining import explain, is_denied, is_missing
@@ -27,7 +27,7 @@ TOOLKIT_TAG = "toolkit-"
 _AWS_TENSORFLOW = re.compile(r"\.amazonaws\.com(\.cn)?/(tensorflow-training|sagemaker-tensorflow(-scriptmode)?):")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Choice:
     """An image with warnings about it."""
 

@@ -15,6 +15,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.backends.sagemaker.explaining import code_of, is_missing
 
 GROUP = "/aws/sagemaker/TrainingJobs"
@@ -24,7 +25,7 @@ _PAGES = 10
 _BAD_TOKEN = ("InvalidParameterException", "InvalidNextToken")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ServiceLine:
     """A line of a host's output.
 

@@ -6,13 +6,14 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.rules import above_0, one_of, option, read, text
 
 #: Which program starts the processes: the image's, or our toolkit, which is uploaded. ``auto`` decides by the image.
 TOOLKITS = ("auto", "image", "shipped")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SageMakerOptions:
     """``RunOptions(backend_options={…})`` of jobs on SageMaker.
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
+from container.contract.frozen import dataclass
 
 #: CloudWatch Logs allows an account 25 GetLogEvents calls per second. One job uses a fifth of these calls.
 _STREAMS_PER_SECOND = 5.0
 _LONGEST_S = 60.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Pace:
     """Delays between polls, in seconds.
 

@@ -7,12 +7,12 @@ Environment variables can name other files or folders. A file must exist if a va
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
 _ROLE = ("SageMaker", "TrainingJob", "RoleArn")
@@ -20,7 +20,7 @@ _BUCKET = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3Bucket")
 _PREFIX = ("SageMaker", "PythonSDK", "Modules", "Session", "DefaultS3ObjectKeyPrefix")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SdkConfig:
     """The settings of training jobs in the configuration files.
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dataclasses
 
 from container.contract import hyperparameters as codec
+from container.contract.frozen import dataclass
 from container.contract.layout import CODE_CHANNEL, DEFAULT_BASE_DIR
 from container.contract.strategies import ParameterServer
 from estimators.backends.sagemaker import images
@@ -38,7 +39,7 @@ STOP_GRACE = 120.0
 _THEIRS = ("failure_policy", "spot_market")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Uploads:
     """The S3 URIs of the files to upload before a job is created. The URI is None for a file that the job does not
     need.

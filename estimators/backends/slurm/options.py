@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from estimators.backends.hosts.remote import SILENCE_S
 from estimators.job.errors import ArgumentNameError, ConfigurationError
 
@@ -56,7 +57,7 @@ def _words(where: str, value: Any) -> tuple[str, ...]:
     return tuple(value)  # a word may occur twice
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SlurmOptions:
     """The options of the Slurm backend.
 

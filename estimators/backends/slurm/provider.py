@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
 import shutil
 import socket
 import sys
 from typing import ClassVar, NamedTuple
 
+from container.contract.frozen import dataclass
 from container.contract.strategies import Elastic
 from container.system.asyncio_loop import within
 from estimators.backends.hosts.child import ChildProcess
@@ -351,7 +351,7 @@ class SlurmProvider(HostProvider):
         return found
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class AllocationLeftover(Leftover):
     """An allocation that a job has left.
 

@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import cut, shown
 from container.contract.rules import option, read, refuse, seconds, text, texts, whole
 from container.system import files
@@ -31,7 +32,7 @@ _HOST = re.compile(
 )
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SshMachine:
     """A machine of a fleet.
 
@@ -82,7 +83,7 @@ def parse(text: str, where: str) -> SshMachine:
     return SshMachine(destination=destination, slots=int(slots) if slots is not None else None)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class _Given:
     """A host that is specified by a dict. See :class:`SshMachine` and :class:`Destination` for the keys."""
 
@@ -200,7 +201,7 @@ def _fleet(where: str, value: Any) -> str:
     return name
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SshOptions:
     """The ``RunOptions(backend_options={…})`` of jobs on machines that are reached by ssh.
 

@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from typing import Any
 
+from container.contract.frozen import dataclass
 from estimators.cli.translating import in_options
 from estimators.results import tables
 
@@ -20,7 +21,7 @@ class Verdict(enum.Enum):
     ABSENT = "absent"  # not installed, and not needed
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ReportLine:
     """One line of the report.
 
@@ -66,7 +67,7 @@ class ReportLine:
         return {**dataclasses.asdict(self), "state": self.state.value}
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class DoctorReport:
     """The complete report.
 

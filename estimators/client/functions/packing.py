@@ -11,7 +11,6 @@ import __future__
 
 import ast
 import contextlib
-import dataclasses
 import dis
 import functools
 import inspect
@@ -30,6 +29,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from container.contract.frozen import dataclass
 from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
@@ -63,7 +63,7 @@ _OPERATORS = ("BINARY_", "COMPARE_", "CONTAINS_", "INPLACE_", "IS_", "UNARY_")
 _SIMPLE = ("int", "float", "bool", "str", "Channel")
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Packed:
     """The files and modules with which a function becomes part of a job's code.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import os
 import pickle
@@ -16,6 +15,7 @@ from typing import Any
 
 from container.contract import hyperparameters as codec
 from container.contract.failures import Failure
+from container.contract.frozen import dataclass
 from container.system.archive import extract
 from container.system.locations import is_s3
 from estimators.client.functions import packing, runner
@@ -43,7 +43,7 @@ class RemoteTraceback(Exception):
         return f'\n"""\n{self.text}"""'
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Said:
     """A file that a process of the job wrote. The file contains a return value or an exception."""
 

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, overload
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from estimators.client.simulation.forecast import Forecast, simulate
 from estimators.client.simulation.model import RunOutcome, Timings
@@ -38,7 +39,7 @@ _WORSE = 3.0
 _FEW_RUNS = 40
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class FleetRecommendation(Recommended):
     """The recommended fleet of hosts on a spot market, and the other fleets that were considered.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import shown, suggests_arguments
 from container.contract.strategies import ElasticHorovod
 from estimators.client.simulation.model import RunOutcome, SimulatedJob, Timings
@@ -37,7 +38,7 @@ _PATIENCE = 20.0
 _MAX_RUNS = 100_000
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Quantiles:
     """The distribution of a quantity over all runs.
 
@@ -62,7 +63,7 @@ class Quantiles:
         return cls(statistics.fmean(values), cuts[0], cuts[9], cuts[18])
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Forecast:
     """The result of simulating many runs of a job. ``print(forecast)`` shows a summary as text.
 

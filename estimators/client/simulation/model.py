@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 from container.contract.rules import option
 from estimators.job.bounds import MAX_SECONDS
@@ -17,7 +18,7 @@ _SECONDS = rules.seconds(0, MAX_SECONDS)
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Timings:
     """The durations of a job's phases, in seconds.
 
@@ -57,7 +58,7 @@ class Timings:
         return self.resize_s if self.rendezvous_s is None else self.rendezvous_s
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SimulatedJob:
     """The properties of a job that determine its duration.
 
@@ -139,7 +140,7 @@ class RunOutcome:
         self.on_demand_s += on_demand * seconds
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Stretch:
     """A period in which the set of workers does not change. The workers train, and commit at regular intervals.
 

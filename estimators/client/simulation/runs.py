@@ -8,7 +8,6 @@ forked from this process, because forking a process with threads, such as a note
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import pickle
 import signal
@@ -18,6 +17,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system.host_machine import cpu_count
 from container.system.processes import set_death_signal
 from estimators.client.simulation import elastic, gang
@@ -36,7 +36,7 @@ _ROOT = Path(__file__).parents[3]
 _FIRST = 10
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Question:
     """The parameters of a simulation of many runs.
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import importlib.util
@@ -20,6 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, ClassVar
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import cut, suggests_arguments
 from container.contract.wire import Event
 from container.system.files import read_json, write_json
@@ -44,7 +44,7 @@ _VALUE_LIMIT = 500
 _RANKS = ("first", "all")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class TrackedValue:
     """A value of a metric.
 

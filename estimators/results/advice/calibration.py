@@ -20,6 +20,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from container.system.files import write_json
 from estimators.job.errors import ConfigurationError, RecordError
@@ -37,7 +38,7 @@ _FAST = 1e11
 _CONTENDS = 1.1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Observation:
     """A measured step.
 
@@ -65,7 +66,7 @@ class Observation:
         return self.processes == 1 and self.strategy != _SERVERS
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepCost:
     """The time that a strategy adds to a process's computing in a step: ``fixed_s + bytes ÷ bandwidth``.
 
@@ -85,7 +86,7 @@ class StepCost:
         return self.fixed_s + count / self.bandwidth
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class MeasuredSize:
     """The measured costs for one number of processes.
 
@@ -98,7 +99,7 @@ class MeasuredSize:
     lines: Mapping[str, StepCost]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Calibration:
     """The measured constants of an instance type.
 
@@ -402,7 +403,7 @@ def line_through(points: Sequence[tuple[float, float]], weights: Sequence[float]
     return StepCost(fixed_s=fixed_s, bandwidth=1.0 / max(slope, 1.0 / _FAST))
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Check:
     """The comparison of a measured step with its prediction.
 

@@ -19,9 +19,9 @@ the workers' steps one after another.
 
 from __future__ import annotations
 
-import dataclasses
 import math
 
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments
 
 #: Horovod's default of HOROVOD_FUSION_THRESHOLD, in bytes.
@@ -29,7 +29,7 @@ _FUSION_BYTES = 128 << 20
 
 
 @suggests_arguments
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Workload:
     """The size of a model, and the work of one process in a step.
 
@@ -48,7 +48,7 @@ class Workload:
     batch_size: int = 1
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Hardware:
     """The number of hosts, and the bandwidths of their links.
 
@@ -70,7 +70,7 @@ class Hardware:
         return self.hosts * self.processes_per_host
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Constants:
     """The constants of machines and libraries. :mod:`estimators.results.advice.calibration` measures some of these
     constants.
@@ -109,7 +109,7 @@ GPU = Constants()
 CPU = Constants(jitter=0.1, latency_s=25e-6)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Prediction:
     """The predicted time of a step, and the times of which it consists.
 

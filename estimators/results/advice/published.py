@@ -4,14 +4,13 @@ models' papers.
 
 from __future__ import annotations
 
-import dataclasses
-
+from container.contract.frozen import dataclass
 from estimators.results.advice.model import Workload
 
 _FLOAT = 4
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class KnownModel:
     """A model whose size is known.
 

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from container.contract import rules
+from container.contract.frozen import dataclass
 from container.contract.names import unknown
 from estimators.job import fleets, instances
 from estimators.job.errors import ConfigurationError
@@ -30,7 +31,7 @@ STRATEGIES = calibrations.STRATEGIES
 _ALIKE = 0.01
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Candidate:
     """A possible choice: a strategy on a number of hosts, with the predicted time of a step.
 
@@ -85,7 +86,7 @@ class Recommended(abc.ABC):
         return render("results/templates/recommendation", choice=self.title, reasons=self.reasons, head=head, rows=rows)
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False)
 class Recommendation(Recommended):
     """The recommended configuration, and the other configurations that were considered.
 

@@ -7,7 +7,6 @@ with the lowest and the highest value. Failed runs are listed with the cause of 
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import importlib
@@ -16,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from container.contract.frozen import dataclass
 from container.contract.names import suggests_arguments, unknown
 from estimators.records.private_files import explained
 from estimators.results import tables
@@ -37,7 +37,7 @@ MARKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Spread:
     """The median and the range of a number over several runs.
 
@@ -70,7 +70,7 @@ class Spread:
         return median if self.count == 1 or low == high else f"{median} ({low} – {high})"
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Group:
     """The runs of one configuration.
 

@@ -25,6 +25,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError
 from estimators.service.s3.keys import Bucket
 
@@ -57,7 +58,7 @@ _NO_ATTRIBUTES = (errno.ENOTSUP, errno.EPERM, errno.EACCES, errno.EROFS)
 _METADATA_LIMIT = 2048
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Described:
     """The metadata of an object.
 

@@ -10,6 +10,7 @@ import urllib.parse
 from collections.abc import Mapping
 from typing import BinaryIO
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import documents, objects
 from estimators.service.s3.objects import Described
@@ -22,7 +23,7 @@ _KEY_LIMIT = 1024
 _RANGE = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Request:
     """A request of a client.
 

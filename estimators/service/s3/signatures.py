@@ -21,6 +21,7 @@ from botocore.auth import HmacV1QueryAuth, S3SigV4Auth
 from botocore.awsrequest import AWSRequest, HTTPHeaders
 from botocore.credentials import Credentials
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError, denied
 from estimators.service.settings import Keys
 from estimators.service.signing import AUTHORIZATION, CLOCK_SKEW, TIME
@@ -34,7 +35,7 @@ _OF_SIGNATURES = frozenset(
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Signed:
     """The data that a signature covers.
 
@@ -56,7 +57,7 @@ _CREDENTIAL = re.compile(r"([^/\s]{1,128})/(\d{8})/([A-Za-z0-9-]{1,64})/s3/aws4_
 _LONGEST = 7 * 24 * 3600
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class _Asked:
     """A request whose signature is to be verified.
 

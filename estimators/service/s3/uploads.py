@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -16,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
+from container.contract.frozen import dataclass
 from estimators.service.errors import ServiceError
 from estimators.service.s3 import objects
 from estimators.service.s3.keys import Bucket
@@ -25,7 +25,7 @@ _LEAST = 5 << 20
 _PART = re.compile(r"(\d{5})-([0-9a-f]{32})")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Part:
     """A received part.
 
@@ -40,7 +40,7 @@ class Part:
     path: Path
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Upload:
     """A multipart upload.
 

@@ -6,11 +6,11 @@ These are the outputs, the checkpoints, the result, and the outputs of hosts.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from container.contract.frozen import dataclass
 from container.system.locations import path_here
 from estimators.records import outputs
 from estimators.records.record import JobRecord
@@ -21,7 +21,7 @@ from estimators.results.summary import bytes_text
 MOST = 500
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class ListedFile:
     """A file for download.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 import json
 import re
 import threading
@@ -14,6 +13,7 @@ from typing import Any
 import anyio
 from starlette.concurrency import run_in_threadpool
 
+from container.contract.frozen import dataclass
 from estimators.job.errors import JobNotFoundError, RecordError
 from estimators.job.log_redaction import text_mask
 from estimators.job.text import visible
@@ -59,7 +59,7 @@ def level_of(text: str) -> str:
     return "warning" if _WARNING.search(text) else ""
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Wanted:
     """The filter of the lines that a page requests.
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Iterable, Sequence
 
+from container.contract.frozen import dataclass
 from container.contract.membership import natural_key
 from container.contract.wire import Event
 from estimators.records.phases import phases
@@ -27,7 +27,7 @@ _MARKS = {
 }
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Bar:
     """A period of time.
 
@@ -42,7 +42,7 @@ class Bar:
     end_s: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Mark:
     """A point in time.
 
@@ -55,7 +55,7 @@ class Mark:
     at_s: float
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclass(frozen=True)
 class Lane:
     """One line of the timeline.
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from container.contract.elastic import split_worker
 from container.contract.failures import Cause, Failure
+from container.contract.frozen import dataclass
 from container.contract.membership import natural_key
 from estimators.supervisor.elastic.course import State
 from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster, Worker, WorkerState
@@ -21,7 +22,7 @@ from estimators.supervisor.elastic.policy import Limits, next_offer
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Decision:
     """The workers that the cluster should have.
 

@@ -8,6 +8,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import Protocol
 
+from container.contract.frozen import dataclass
 from estimators.job.failure_policy import pause_s
 
 #: The names of a worker and of its host.
@@ -58,7 +59,7 @@ class GrowingCooldown:
         return now + pause_s(self.shortest, self.longest, count)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Limits:
     """The allowed sizes of a membership, and how much may change at once.
 
@@ -79,7 +80,7 @@ class Limits:
     grow_every: float = 0.0
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Offer:
     """The workers that the cluster should have next.
 
