@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
@@ -28,15 +29,35 @@ from container.launchers import horovod_builds
 from container.system.locations import is_s3, path_here
 from estimators.backends.local import agent_channels, piped
 from estimators.job import faults, fleets
-from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.job.errors import ConfigurationError, RecordError, UnsupportedError
 from estimators.job.failure_policy import FailurePolicy
 from estimators.job.request import InputChannel, RunOptions, TrainingJobSpec
-from estimators.records.record import jobs_folder
+from estimators.records import status as statuses
+from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
     from estimators.client.source import Source
 
 _CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
+
+
+def shared_checkpoints(spec: TrainingJobSpec) -> str | None:
+    """Return a warning if a running job of this fleetfit home saves its checkpoints at the same place as this job."""
+    if spec.checkpoint is None:
+        return None
+    for name in job_names():
+        record = JobRecord(jobs_folder() / name)
+        with contextlib.suppress(RecordError):
+            if not record.is_supervised() or statuses.is_terminal(record.stored_status() or {}):
+                continue
+            theirs = (record.read_request().get("CheckpointConfig") or {}).get("S3Uri") or ""
+            if theirs.rstrip("/") == spec.checkpoint.uri.rstrip("/"):
+                return (
+                    f"checkpoint_s3_uri={spec.checkpoint.uri!r}: the job {name!r} is running and saves its checkpoints "
+                    "there, too. The two jobs would replace each other's checkpoints. Wait for that job, or give this "
+                    "job another URI."
+                )
+    return None
 
 
 def check_local(spec: TrainingJobSpec) -> None:

@@ -18,11 +18,42 @@ from container.contract.plan import Deferred, HostPlan, ProcessPlan, Role
 from container.toolkit.code import code
 from estimators import backends
 from estimators.backends.config import host_config
+from estimators.backends.placement import ClusterPlacement
 from estimators.client.cluster_plan import ClusterPlan
 from estimators.client.source import Source
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import JobOptions, TrainingJobSpec
 from estimators.records.record import jobs_folder
+
+
+def replaced_variables(spec: TrainingJobSpec, options: JobOptions) -> list[str]:
+    """Return the names of the job's environment variables that have no effect, because every script gets different
+    values of these variables, as from SageMaker's toolkit.
+    """
+    if not any(name.startswith(("SM_", "SAGEMAKER_", "CURRENT_HOST")) for name in spec.environment):
+        return []
+    _, environment = _first_host(spec, options)
+    ours = environment.to_env_vars()
+    return [name for name, value in spec.environment.items() if ours.get(name, value) != value]
+
+
+def _first_host(
+    spec: TrainingJobSpec, options: JobOptions, home: str | Path | None = None
+) -> tuple[ClusterPlacement, Environment]:
+    """Return where the job would run, and the job as its first host would see it."""
+    place = backends.load(options.backend).placement(spec, options, jobs_folder(home) / spec.name)
+    host = spec.hosts[0]
+    config = host_config(spec, host, place.facts)
+    return place, Environment.from_config(
+        base_dir=place.tree(host).base,
+        machine=place.machine,
+        hyperparameters=config.hyperparameters,
+        resource_config=config.resource_config,
+        input_data_config=config.input_data_config,
+        job_name=spec.name,
+        user_environment=spec.environment,
+        shared_checkpoints=place.tree(host).shared_checkpoints,
+    )
 
 
 def plan_cluster(
@@ -45,19 +76,7 @@ def plan_cluster(
     Raises:
         ConfigurationError: options of the strategy are invalid.
     """
-    place = backends.load(options.backend).placement(spec, options, jobs_folder(home) / spec.name)
-    host = spec.hosts[0]
-    config = host_config(spec, host, place.facts)
-    environment = Environment.from_config(
-        base_dir=place.tree(host).base,
-        machine=place.machine,
-        hyperparameters=config.hyperparameters,
-        resource_config=config.resource_config,
-        input_data_config=config.input_data_config,
-        job_name=spec.name,
-        user_environment=spec.environment,
-        shared_checkpoints=place.tree(host).shared_checkpoints,
-    )
+    place, environment = _first_host(spec, options, home)
     command = _command(spec, source, environment)
     try:
         plan = launchers.plan_job(environment, command)

@@ -14,6 +14,7 @@ from typing import Any
 from container.contract import hyperparameters as codec
 from container.contract import variables
 from container.contract.frozen import dataclass
+from container.contract.names import listed
 from container.contract.strategies import FRAMEWORKS, MPI, ElasticHorovod
 from estimators import backends
 from estimators.client import checks, planning, request_builder
@@ -144,6 +145,13 @@ class Draft:
             found += preflight(self.spec)
         if here and (idle := idle_devices(self.spec)) is not None:
             found.append(idle)
+        if here and (shared := checks.shared_checkpoints(self.spec)) is not None:
+            found.append(shared)
+        if replaced := planning.replaced_variables(self.spec, self._options):
+            found.append(
+                f"environment: the value of {listed(replaced)} has no effect, because every script gets a different "
+                "value, as from SageMaker's toolkit. Use another name."
+            )
         variables: dict[str, str] = {}
         for name in (channel.name for channel in self.spec.inputs):
             other = variables.setdefault(name.upper(), name)

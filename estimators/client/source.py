@@ -27,6 +27,7 @@ from container.contract.names import listed, nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
+from estimators.records.record import JobRecord, job_names, jobs_folder
 
 if TYPE_CHECKING:
     from estimators.client.functions.packing import Packed
@@ -606,6 +607,9 @@ def _walk(
         if stat.S_ISDIR(status.st_mode):
             if path in without:
                 continue
+            if _holds_records(path):
+                left_out.append(f"{path} is left out: it is a fleetfit home ($FLEETFIT_HOME) with the records of jobs")
+                continue
             yield name
             inner_root = root if path == item.path else path
             inner_rules = rules if inner_root == root else ignoring.Ignored(inner_root)
@@ -614,6 +618,14 @@ def _walk(
             left_out.append(f"{path} is left out: {kind} cannot be part of a job's code")
         else:
             yield _file(path, name, status)
+
+
+def _holds_records(folder: str) -> bool:
+    """Return whether a folder is a fleetfit home with records of jobs. If homes were copied, the record of each job
+    would contain the records of all earlier jobs.
+    """
+    jobs = jobs_folder(folder)
+    return any(JobRecord(jobs / name).request_file.exists() for name in job_names(folder))
 
 
 def _kind(status: os.stat_result) -> str | None:

@@ -17,6 +17,7 @@ from estimators.client import checks, source
 from estimators.job.errors import ConfigurationError, UnsupportedError
 from estimators.job.inputs import TrainingInput, parse_inputs
 from estimators.job.request import CheckpointConfig, OutputConfig, Resources, RunOptions, TrainingJobSpec
+from estimators.records.record import JobRecord
 
 
 def spec(tmp_path: Path, inputs: Any = None, **members: Any) -> TrainingJobSpec:
@@ -36,6 +37,21 @@ def test_a_channel_that_does_not_exist_is_named(tmp_path: Path) -> None:
 def test_folders_and_files_are_channels(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     checks.check_local(spec(tmp_path, {"train": tmp_path, "file": tmp_path / "file", "uri": f"file://{tmp_path}"}))
+
+
+def test_a_job_that_saves_at_the_same_place_is_named_while_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLEETFIT_HOME", str(tmp_path))
+    mine = spec(tmp_path, checkpoint=CheckpointConfig(uri="s3://bucket/run/"))
+    other = JobRecord.create("other")
+    other.write_request({"TrainingJobName": "other", "CheckpointConfig": {"S3Uri": "s3://bucket/run"}})
+    told = checks.shared_checkpoints(mine)
+    assert told is not None and "the job 'other' is running" in told and "Wait for that job" in told
+    assert checks.shared_checkpoints(spec(tmp_path, checkpoint=CheckpointConfig(uri="s3://bucket/run-2"))) is None
+    assert checks.shared_checkpoints(spec(tmp_path)) is None
+    other.release()
+    assert checks.shared_checkpoints(mine) is None
 
 
 def test_a_pipe_is_no_channel(tmp_path: Path) -> None:

@@ -379,3 +379,10 @@ def test_channels_with_one_variable_are_warned_of(tmp_path: Path) -> None:
     assert any(
         "channels 'train' and 'Train' have the same variable, SM_CHANNEL_TRAIN" in one for one in planned.warnings
     )
+
+
+def test_variables_that_every_script_gets_from_us_are_warned_of() -> None:
+    given = {"SM_MODEL_DIR": "/data", "SM_MINE": "1", "SM_HP_RATE": "2", "SM_HP_SIZE": "2", "CURRENT_HOST": "algo-1"}
+    planned = plan(environment=given, hyperparameters={"rate": 1, "size": 2})
+    (warning,) = [one for one in planned.warnings if "has no effect" in one]
+    assert warning.startswith("environment: the value of SM_MODEL_DIR, SM_HP_RATE has no effect"), warning

@@ -275,6 +275,16 @@ def test_the_folder_of_the_records_is_not_entered(folder: Path) -> None:
     assert "home" not in code.listing.folders
 
 
+def test_records_of_other_homes_are_left_out_and_told(folder: Path) -> None:
+    """Otherwise each job there would hold a copy of all jobs before it."""
+    write("code/runs/jobs/old/request.json")
+    write("code/print/jobs/old/x")
+    listing = resolve("train.py", "code").listing
+    assert not any(entry.name.startswith("runs") for entry in listing.entries)
+    assert {"print/jobs/old/x"} <= {entry.name for entry in listing.entries}
+    assert [text for text in listing.left_out if "code/runs is left out" in text and "records of jobs" in text]
+
+
 def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sources, "LARGE_BYTES", 1000)
     write("code/weights/big.bin", "x" * 5000)
