@@ -347,7 +347,7 @@ def compare(group: str, slots: Iterable[ArraySlot], saved: Mapping[str, Array], 
 
 
 def check_names(what: str, ours: Iterable[str], saved: Iterable[str]) -> None:
-    """Validate that the values of a checkpoint have the same names as those of the object to restore into.
+    """Validate that a checkpoint's values and the values of the object to restore have the same names.
 
     Raises:
         CheckpointMismatchError: names differ.
@@ -395,8 +395,11 @@ def _bare(group: str, name: str) -> str:
 
 
 def _joined(variables: Iterable[Any]) -> list[tuple[str, list[Any]]]:
-    """Return pairs of a name and the variables with this name. The parts of a partitioned variable have the
-    same name.
+    """Group the consecutive parts (``…/part_0``, ``…/part_1``) of each partitioned variable.
+
+    Returns:
+        A pair for each whole variable: its name, and the list of its parts. For a variable that is not partitioned, the
+        list contains only the variable.
     """
     found: list[tuple[str, list[Any]]] = []
     # Models list the parts, optimizers list the object that holds the parts (TensorFlow's ShardedVariable).

@@ -179,8 +179,8 @@ class HostChannel:
         return made
 
     def to_dict(self) -> dict[str, Any]:
-        """Return a JSON-serialisable dict of the settings. The name is omitted, and so are default values except that
-        of ``mode``.
+        """Return a JSON-serialisable dict of the settings. The dict does not contain the name, nor settings that have
+        their default value. It always contains ``mode``.
         """
         values = rules.to_dict(self)
         for field in dataclasses.fields(self):

@@ -347,6 +347,8 @@ def host_name(tree: MLTree, index: int) -> str:
 
 
 def hosts_here(environ: Mapping[str, str]) -> int:
-    """Return the number of hosts of the cluster that are containers on this machine, and therefore share its cores."""
+    """Return the number of the cluster's hosts that are containers on this machine and share the machine's cores.
+    Return 1 if the number is not given.
+    """
     text = environ.get(variables.HOSTS_HERE) or "1"
     return max(1, int(text)) if text.isdecimal() else 1

@@ -60,7 +60,7 @@ SECRETS_FILE = "FLEETFIT_SECRETS_FILE"
 IMPORTERS = "FLEETFIT_IMPORTERS"
 #: How many seconds unused importers are kept. Default 0.
 KEEP_ALIVE = "FLEETFIT_KEEP_ALIVE"
-#: The jobs for which importers are kept: a digest of the path of fleetfit's home folder, or the folder that
+#: Identifies the jobs for which importers are kept: a digest of the path of fleetfit's home folder, or the folder that
 #: :data:`KEEP_IMPORTERS` names.
 KEPT_FOR = "FLEETFIT_KEPT_FOR"
 #: In the caller's environment: a folder in which the importers of ``local_process`` jobs are kept for ten minutes, for

@@ -1,8 +1,8 @@
 """Plan the *collective* launcher: every rank runs the script, and gets a TF_CONFIG (``MultiWorkerMirroredStrategy``).
 
-The port and the format of TF_CONFIG are those of sagemaker-tensorflow-training-toolkit, ``training.py``,
-``_build_tf_config_for_mwms``. That toolkit supports only one rank per host. Here, each additional rank of a host uses
-the next port.
+The port and the format of TF_CONFIG are the same as in the function ``_build_tf_config_for_mwms`` (``training.py``) of
+sagemaker-tensorflow-training-toolkit. That toolkit supports only one rank per host. Here, each additional rank of a
+host uses the next port, unless the host has reported its own ports.
 """
 
 from __future__ import annotations

@@ -86,5 +86,5 @@ def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
 
 
 def target(link: str | os.PathLike[str]) -> str:
-    """Return a link's target, relative to the link's folder."""
+    """Return the path to which a link finally leads, relative to the link's folder."""
     return os.path.relpath(os.path.realpath(link), os.path.realpath(os.path.dirname(link)))

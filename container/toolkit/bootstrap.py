@@ -40,8 +40,8 @@ def main() -> None:
 
 
 def refuse(reason: str) -> None:
-    """Write the reason why the toolkit cannot be started to standard error, and to ``output/failure``, which SageMaker
-    reads.
+    """Write to standard error, and to ``output/failure``, why the toolkit cannot be started. SageMaker reads
+    ``output/failure``.
     """
     sys.stderr.write(reason + "\n")
     failure = os.path.join(os.environ.get("SAGEMAKER_BASE_DIR", "/opt/ml"), "output", "failure")

@@ -18,9 +18,9 @@ from pathlib import Path
 from container.system import processes
 from container.system.progress import DUMP_TIME
 
-#: The signal that requests the stacks. By default, a process ignores SIGURG. Therefore the signal does no harm if the
-#: handler has disappeared since the check for it, because Python has shut down or has called ``exec``. Scripts hardly
-#: use this signal. Programs that use it (Go's runtime) tolerate additional signals.
+#: The signal that requests the stacks. By default, a process ignores SIGURG. Therefore the signal does no harm,
+#: even if Python has shut down or has called ``exec`` after the check for a handler. Scripts rarely use this signal.
+#: Programs that use it (Go's runtime) tolerate additional signals.
 STACK_SIGNAL = int(signal.SIGURG)
 
 #: Description of a suspended process.

@@ -467,7 +467,9 @@ class HostMachine:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
-        """Report, once, that all ranks have been started. Ranks that wait for their importer count as started."""
+        """Report that all ranks have been started if this is the case and has not been reported yet. A rank that waits
+        for its importer counts as started.
+        """
         if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
             self._all_started = True
             self._tell("phase", name="ranks_started")

@@ -161,11 +161,11 @@ class _Order:
 
 
 class Spawned:
-    """A command that this wrapper has started.
+    """A command that this wrapper has started itself, without an importer. Compare :class:`Forked`.
 
     Attributes:
         pid: The pid of the command.
-        importer_gone: Whether the command ended because its importer ended. Always False, because no importer is used.
+        importer_gone: Always False. See :class:`Forked`.
     """
 
     importer_gone = False

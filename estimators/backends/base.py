@@ -205,7 +205,7 @@ class Backend(abc.ABC):
     @property
     @abc.abstractmethod
     def running(self) -> bool:
-        """Return whether the backend has still to report the :class:`HostEnd` of a host that it has started.
+        """Return whether the backend still has to report the :class:`HostEnd` of a host that it has started.
 
         A host whose processes have all ended counts as running until its HostEnd is reported.
         """

@@ -1,4 +1,6 @@
-"""Diagnoses, cleans and installs: ``fleetfit doctor``, ``clean``, ``install`` and ``version``."""
+"""Define the commands ``doctor`` (diagnose the installation), ``clean`` (remove old jobs, caches and leftovers),
+``install`` (install what training needs) and ``version``.
+"""
 
 from __future__ import annotations
 
@@ -41,8 +43,8 @@ examples:
                                           Horovod for TensorFlow and PyTorch
 """
 
-#: Extras that `fleetfit install` can install separately. TensorFlow is none of them: its builds exclude each other, so
-#: a step of its own installs it.
+#: Extras that `fleetfit install` can install separately. TensorFlow is not an extra: its builds exclude each
+#: other, so a separate step of the installation chooses and installs one.
 EXTRAS = (
     "docker", "functions", "jobfiles", "mlflow", "mpi", "notebook", "plots", "ray", "ray-tune", "s3",
     "sagemaker", "service", "simulation", "spark", "tensorboard", "test", "torch", "tuning", "wandb",

@@ -43,15 +43,17 @@ class Draft:
     """A job that has been built from an estimator's settings, and has not been started.
 
     Attributes:
-        spec: The specification of the job. :meth:`make` has checked that it satisfies SageMaker's rules.
+        spec: The specification of the job. :meth:`make` has checked that the specification satisfies SageMaker's
+            rules.
         settings: The estimator's settings.
         source: The user's code, or None if the image contains the code or the code is on S3.
         framework: The script's framework, or None if the framework is unknown.
         problems: Descriptions of what a job on SageMaker lacks, such as a role or credentials, with remedies. A job
             with problems can be planned, but not started.
         remarks: Warnings about settings that fleetfit has chosen for a job on SageMaker.
-        kept_with: The PID of the notebook's kernel that starts the job, or None outside of notebooks. After the job, a
-            process with the imported modules stays alive for later jobs. This process exits when the kernel exits.
+        kept_with: The PID of the notebook's kernel if the notebook's default keep-alive period applies. Otherwise None.
+            The process with the imported modules, which is kept for later jobs, exits at the latest when this kernel
+            exits.
     """
 
     spec: TrainingJobSpec

@@ -46,13 +46,14 @@ class FaultyHosts(Protocol):
 
 
 class FaultInjector:
-    """The scheduler of one job's faults and of the interruptions of the job's spot market.
+    """Schedule the faults to inject into one job, and the interruptions of the simulated spot market in which the job
+    runs.
 
     Args:
         loop: The event loop that runs the timers.
         hosts: The hosts, which carry out the faults.
-        faults: The faults.
-        market: The market, or None.
+        faults: The faults of ``fit(faults=…)``.
+        market: The simulated spot market. None for no interruptions.
         names: The names of the job's hosts.
         supervisor: The supervisor, which knows the ranks and records the injected faults.
     """

@@ -1,4 +1,4 @@
-"""Define the state machine of a job, which receives events and returns actions. Pure: time is an argument.
+"""Define the state machine of a job, which receives events and returns actions. The time is an argument.
 
 :class:`JobMachine` uses no file, process or clock. The supervisor (:mod:`.supervisor`) puts all events of a job into
 one queue. The supervisor passes each event to the machine, with the time and whether a host runs. Then the supervisor
@@ -196,7 +196,9 @@ class JobMachine:
         return self.stage is Stage.RUNNING and running and not self.attempts.taken
 
     def shows(self, status: SecondaryStatus) -> bool:
-        """Return whether a secondary status is shown. While a job is being stopped, only ``Stopping`` is shown."""
+        """Return whether a secondary status is shown. While a job is being stopped, only ``Stopping`` is shown, and no
+        status is shown once the job is over.
+        """
         return not self.over and (not self.stage.is_stopping or status is SecondaryStatus.STOPPING)
 
     def next_deadline(self) -> float | None:
@@ -211,7 +213,7 @@ class JobMachine:
         Args:
             event: The event.
             now: The current time in seconds. All calls must use the same clock.
-            running: Whether the backend has still to report the end of a host (:attr:`Backend.running`). A host whose
+            running: Whether the backend still has to report the end of a host (:attr:`Backend.running`). A host whose
                 processes have ended counts as running until then.
         """
         self._actions, self._now, self._running = [], now, running

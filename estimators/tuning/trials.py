@@ -134,8 +134,8 @@ class Follower:
     """A reader of the values of the objective that a trial's job reports. Each poll continues where the last poll
     ended.
 
-    If several ranks report values, only the values of the lowest of these ranks are used. This is the chief, if the
-    chief reports values.
+    Values of a higher rank are ignored as soon as a lower rank has reported a value. The lowest rank is the chief, if
+    the chief reports values.
 
     Attributes:
         values: The values that have been reported so far.
@@ -176,7 +176,15 @@ def final_value(status: dict[str, Any], objective: str) -> float | None:
 
 
 def ask_to_stop(record: JobRecord, reason: str) -> None:
-    """Stop a trial's job. Do nothing if the job has ended."""
+    """Request that a trial's job stops, without waiting for its end.
+
+    The script gets the job's ``stop_grace`` to save its state, but at most :data:`STOP_GRACE` seconds. Do nothing if
+    the job's supervisor does not respond: the job has ended, or its supervisor was lost.
+
+    Args:
+        record: The record of the job.
+        reason: The reason for the status message of the job.
+    """
     options = record.read_options()
     grace = min(STOP_GRACE, float(options.get("stop_grace") or 0.0))
     with contextlib.suppress(JobUnreachableError):  # the job has ended, or its supervisor was lost

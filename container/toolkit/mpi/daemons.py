@@ -30,10 +30,10 @@ _PREFIXES = ("OPAL_PREFIX", "PRTE_PREFIX")
 #: The parameters that name the remote shell, in OpenMPI 4 and 5.
 _SHELL_PARAMETERS = ("plm_rsh_agent", "plm_ssh_agent")
 
-#: Variables with which OpenMPI 4 and 5 query the remote shell for the other host's login shell. Otherwise OpenMPI would
-#: assume that it is the user's own login shell, and for sh, ksh, csh, tcsh and fish, OpenMPI writes different command
-#: lines (``setup_shell`` in ``plm_rsh_module.c``). Our remote shell answers bash, because :func:`command` parses the
-#: command lines for bash.
+#: Variables with which OpenMPI 4 and 5 query the remote shell for the other host's login shell. Without the query,
+#: OpenMPI would assume that the other host's login shell is the same as the user's login shell here. For sh, ksh, csh,
+#: tcsh and fish, OpenMPI writes different command lines (``setup_shell`` in ``plm_rsh_module.c``). Our remote shell
+#: answers bash, because :func:`command` parses the command lines for bash.
 _ASK_FOR_SHELL = {"OMPI_MCA_plm_rsh_assume_same_shell": "0", "PRTE_MCA_plm_ssh_assume_same_shell": "0"}
 _ANSWER = """[ "$2" = 'echo $SHELL' ] && { echo /bin/bash; exit; }"""
 
@@ -97,14 +97,14 @@ def _expand(value: str, variables: Mapping[str, str]) -> str:
 def of_host(
     argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
 ) -> tuple[list[str], dict[str, str]]:
-    """Return a daemon's command line and variables, with this host's OpenMPI instead of algo-1's.
+    """Replace algo-1's OpenMPI by this host's OpenMPI in a daemon's command line and variables. Return both.
 
-    The two OpenMPIs may be in different folders. Variables with the prefix ``USERS_PREFIX`` are for the ranks: the rank
-    wrapper removes the prefix.
+    mpirun has written them on algo-1, whose OpenMPI may be in a different folder. A returned variable with the prefix
+    ``USERS_PREFIX`` is for the ranks: the rank wrapper removes the prefix.
 
     Args:
         argv: The daemon's command line. See :func:`command`.
-        added: The daemon's variables.
+        added: The variables that mpirun's command line sets for the daemon.
         environment: The variables of all processes of this host.
         machine: This host's machine.
 

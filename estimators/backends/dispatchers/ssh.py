@@ -194,7 +194,7 @@ class SshDispatcher(Dispatcher):
         finally:
             if self._writer is not None and beating is not None:
                 beating.cancel()
-                if not self._writer.is_closing():  # as after a broken connection
+                if not self._writer.is_closing():  # after a broken connection, the writer is closing already
                     self._writer.abort()  # close() would wait until the machine has read everything
                 self._writer = None
             messages.close()

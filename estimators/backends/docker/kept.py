@@ -85,7 +85,7 @@ class ContainerPool:
     def close(self) -> None:
         """Close the connections to the containers, so that the pool no longer belongs to the job.
 
-        Containers in which a toolkit was started then end, unless :meth:`keep` was called.
+        If a toolkit was started in a container, the container then ends, unless :meth:`keep` was called.
         """
         while self._connections:
             self._connections.popitem()[1].close()
@@ -126,7 +126,7 @@ class ContainerPool:
                 if not killed:
                     return False
                 time.sleep(_ASK_S)
-        while time.monotonic() - answered <= _SILENT_S:  # later, the removal meets the error again
+        while time.monotonic() - answered <= _SILENT_S:  # if the engine fails for longer, the removal reports the error
             with contextlib.suppress(EngineError):
                 if not any(one["State"] in _ALIVE for one in engine.leftovers(labels)[0]):
                     break
@@ -258,10 +258,10 @@ class ContainerPool:
 def plan_pool(
     spec: TrainingJobSpec, options: RunOptions, *, jobs: Path, checkpoints: Path | None, gpus: int
 ) -> tuple[ContainerPlan, ...]:
-    """Return the descriptions of idle containers that a job can run in.
+    """Plan a pool of kept containers for a job: return a description of one container for each host.
 
-    Files and folders are mounted at the paths that they have on this machine. The descriptions contain no container
-    names. :meth:`ContainerPool.make` adds the names.
+    The pool need not exist. Files and folders are mounted at the paths that they have on this machine. The names of the
+    containers are empty; :meth:`ContainerPool.make` adds them.
 
     Args:
         spec: The job.
@@ -305,7 +305,7 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
 
 
 def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
-    """Take a kept pool with this key.
+    """Find a kept pool with this key, and connect to the pool, so that it belongs to this job.
 
     Args:
         home: The folder that contains the folder of pools.
@@ -313,7 +313,7 @@ def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
         hosts: The names of the job's hosts.
 
     Returns:
-        The pool. None if all pools with this key have ended, or belong to other jobs.
+        The pool. None if there is no pool with this key, or if all of them have ended or belong to other jobs.
     """
     for path in sorted((home / "warm").glob(f"{key}-*")):
         pool = ContainerPool(path)
@@ -324,7 +324,7 @@ def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
 
 
 def new(home: Path, key: str) -> ContainerPool:
-    """Return a pool with this key that :meth:`ContainerPool.make` has to create."""
+    """Return the object of a new pool with this key. The pool exists only after :meth:`ContainerPool.make`."""
     return ContainerPool(home / "warm" / f"{key}-{os.urandom(4).hex()}")
 
 

@@ -111,7 +111,7 @@ class HostCluster(Backend):
         )
         self._here: LocalPlatform | None = None
         self._members: dict[str, ClusterMember] = {}
-        self._untold: set[ClusterMember] = set()  # hosts for which a HostEnd has still to be reported
+        self._untold: set[ClusterMember] = set()  # hosts for which a HostEnd still has to be reported
         self._token = ""
         self._begun = False  # whether toolkits have been started in this attempt
         self._tasks: set[asyncio.Task[Any]] = set()
@@ -138,7 +138,7 @@ class HostCluster(Backend):
 
     @property
     def running(self) -> bool:
-        """Return whether a HostEnd has still to be reported for a host.
+        """Return whether a HostEnd still has to be reported for a host.
 
         This holds from the start of a host's toolkit until the HostEnd is reported. Before the HostEnd of the last host
         is reported, saved files are copied, so the result may be True although no toolkit runs any more.

@@ -167,10 +167,11 @@ def is_here(package: str) -> bool:
 
 
 class Shell:
-    """A shell on a host. A command line such as ``ssh HOST`` runs the shell's scripts.
+    """Run shell scripts on a host through a command line such as ``ssh HOST``.
 
     Args:
-        words: The command line. The script to run is appended as one more argument.
+        words: This command line. :meth:`run` appends the ``sh`` command with the script and its arguments, as one more
+            argument.
     """
 
     def __init__(self, words: Sequence[str]) -> None:

@@ -434,7 +434,7 @@ class _Part(HostSource):
 
 
 def _apart(spec: TrainingJobSpec) -> bool:
-    """Return whether each host of the job gets its own allocation, because the job is elastic.
+    """Return whether each host of the job gets its own allocation. This is the case if the job is elastic.
 
     If several hosts shared an allocation, the end of the agent on the first node would end the allocation for all
     hosts.

@@ -4,8 +4,9 @@ The facts suffice to run the job again, and to see whether the new run uses the 
 
 The facts are collected in two steps. First, ``fit()`` calls :func:`caller_facts`, which returns the facts that only the
 calling process knows, such as its command line or notebook cell. This takes about a millisecond, and the result is
-written when the job's record is created. Then, during the training, the job's supervisor starts a child process of low
-priority with :func:`command`. This process collects the other facts (:mod:`~estimators.records.provenance.collecting`).
+written when the job's record is created. Then, during the training, the job's supervisor starts a child process, whose
+command line :func:`command` returns. This process lowers its own priority, and collects the other facts
+(:mod:`~estimators.records.provenance.collecting`).
 
 ``fleetfit describe JOB --reproduce`` prints the commands that run the job again
 (:mod:`estimators.records.provenance.reproduce`).
@@ -40,7 +41,8 @@ they do not know.
     * ``earlier_cells``: ``[[count, source], …]`` of the cells that were executed before in this kernel, oldest first,
       up to 256 KiB.
 ``code``
-    The source of the user's code: the entry point alone, or the source folder. Null if the job has no code.
+    The absolute path of the source folder, or of the entry point if there is no source folder. Null if the job has no
+    code.
 ``python``
     ``version``, ``implementation``, ``executable``, ``prefix``.
 ``seeds``

@@ -258,8 +258,9 @@ class ElasticController:
                 self.workers.ended(worker, code or (128 + signal.SIGTERM if worker.leaves else 0), failure)
 
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
-        """Handle the end of a worker's script that was not told to exit, in a job whose workers can restart: inform the
-        driver.
+        """Record that a worker's script has ended, and inform the driver.
+
+        The method is for jobs whose workers can restart, and for scripts that were not told to exit.
 
         Args:
             worker: The worker.

@@ -99,7 +99,7 @@ class ElasticHosts:
         return controller, name
 
     def _is_awaited(self, host: str) -> bool:
-        """Return whether another attempt follows and would use the host."""
+        """Return whether the job will have another attempt that uses the host."""
         machine = self._job.machine
         follows = not machine.ends and (machine.waits or bool(machine.attempts.taken))
         return follows and host in machine.attempts.fleet.present(time.monotonic())

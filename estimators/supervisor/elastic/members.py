@@ -58,7 +58,7 @@ class ElasticHost:
     address: str = ""  # the address and the reserved ports that the host has reported
     ports: tuple[int, ...] = ()
     spare: bool = False  # whether the host is kept ready without taking part
-    noticed: bool = False  # whether the host leaves because of a notice, and works until then
+    noticed: bool = False  # whether the host has got a notice; it leaves, and its workers work until it has left
 
     @property
     def known_as(self) -> str:
@@ -78,7 +78,7 @@ class Worker:
     slot: int
     state: WorkerState = WorkerState.PREPARING
     rank: int | None = None
-    ended_with: int | None = None  # the exit code of the worker, or of its script if the worker waits
+    ended_with: int | None = None  # the exit code of the worker, or of its script if only the script has ended
     leaves: bool = False  # whether the worker was told to exit because it lost its place
 
 
