@@ -26,10 +26,22 @@ else:
         shared |= {"__eq__": _equals, "__hash__": _hash} if eq else {}
 
         def make(cls):
+            frozen_bases = [base for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
+            if any(base.__setattr__ is not _set for base in frozen_bases):
+                return dataclasses.dataclass(cls, frozen=True, repr=repr, eq=eq, kw_only=kw_only)
             missing = [name for name in shared if getattr(cls, name) is getattr(object, name)]
+            for base in frozen_bases:
+                base.__dataclass_params__.frozen = False
             made = dataclasses.dataclass(cls, repr=False, eq=False, kw_only=kw_only)
+            for one in (made, *frozen_bases):  # the standard decorator, too, can then make frozen subclasses
+                one.__dataclass_params__.frozen = True
             for name in missing:
                 setattr(made, name, shared[name])
+            fields = dataclasses.fields(made)
+            made._fields_of_init = frozenset(
+                field.name for field in fields if field.init or field.default_factory is not dataclasses.MISSING
+            )
+            made._compared_fields = tuple(field.name for field in fields if field.compare)
             return made
 
         return make
@@ -37,7 +49,7 @@ else:
 
 def _set(self: Any, name: str, value: Any) -> None:
     """Set a field in ``__init__``. Refuse to change a field later."""
-    if name in self.__dict__ or name not in self.__dataclass_fields__:
+    if name in self.__dict__ or name not in self._fields_of_init:
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)
 
@@ -55,10 +67,9 @@ def _equals(self: Any, other: object) -> Any:
     return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
 
 
-def _compared(value: Any) -> tuple[Any, ...]:
-    return tuple(getattr(value, field.name) for field in dataclasses.fields(value) if field.compare)
-
-
 def _hash(self: Any) -> int:
-    hashed = (field for field in dataclasses.fields(self) if (field.compare if field.hash is None else field.hash))
-    return hash(tuple(getattr(self, field.name) for field in hashed))
+    return hash(_compared(self))
+
+
+def _compared(value: Any) -> tuple[Any, ...]:
+    return tuple(getattr(value, name) for name in value._compared_fields)

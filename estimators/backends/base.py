@@ -73,7 +73,7 @@ class Finding:
 
 
 class BackendQueries(abc.ABC):
-    """Queries that managed services and host providers answer without starting anything.
+    """Queries that host providers, and backends without a host provider, answer without starting anything.
 
     A subclass overrides the methods for the features that it supports. The process that calls ``fit()`` uses only these
     methods, so a module with a subclass should import what only a running job needs, such as asyncio, in the methods

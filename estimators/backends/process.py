@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from container.system.running import Runner
 from estimators.backends import config
@@ -17,9 +17,6 @@ from estimators.backends.placement import ClusterPlacement, on_this_machine
 from estimators.job import fleets
 from estimators.job.errors import ConfigurationError
 from estimators.job.request import RunOptions, TrainingJobSpec
-
-if TYPE_CHECKING:
-    from estimators.backends.hosts.here import LocalPlatform
 
 
 class ProcessProvider(HostProvider):
@@ -37,13 +34,6 @@ class ProcessProvider(HostProvider):
         from estimators.backends.hosts.here import LocalHost
 
         return LocalHost(self._runner, self.job.backend, name)
-
-    def shared_platform(self) -> LocalPlatform:
-        """Create the platform of the hosts. Their files are in the job's record."""
-        from estimators.backends.hosts.here import LocalPlatform
-
-        facts = config.BackendFacts(instance_type=self.job.options.asked_instance_type)
-        return LocalPlatform(self.job.backend, facts)
 
     def close(self) -> None:
         """Close the runner. The runner removes the folder of the importers, the processes that fork the hosts'

@@ -375,7 +375,7 @@ def leftover_processes(home: str | Path | None = None) -> list[Item]:
 def left_by_backends(home: str | Path | None = None) -> list[Item]:
     """Return the leftovers of jobs on all backends, except the backends that are searched only by request."""
     names = [name for name in fleets.names() if not fleets.capabilities(name).searched_by_name]
-    return [item for name in names for item in left_by(backends.load(name), "", home)]
+    return [item for backend in dict.fromkeys(map(backends.load, names)) for item in left_by(backend, "", home)]
 
 
 def left_by(backend: type[BackendQueries], region: str, home: str | Path | None = None) -> list[Item]:

@@ -42,22 +42,29 @@ _CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
 
 
 def shared_checkpoints(spec: TrainingJobSpec) -> str | None:
-    """Return a warning if a running job of this fleetfit home saves its checkpoints at the same place as this job."""
+    """Return a warning if another job of this fleetfit home has not ended, and saves its checkpoints there, too."""
     if spec.checkpoint is None:
         return None
     for name in job_names():
         record = JobRecord(jobs_folder() / name)
-        with contextlib.suppress(RecordError):
+        with contextlib.suppress(RecordError, OSError):  # a record that this user cannot read
             if not record.is_supervised() or statuses.is_terminal(record.stored_status() or {}):
                 continue
             theirs = (record.read_request().get("CheckpointConfig") or {}).get("S3Uri") or ""
-            if theirs.rstrip("/") == spec.checkpoint.uri.rstrip("/"):
+            elsewhere = record.read_options().get("dispatcher") and not is_s3(theirs)
+            if _place(theirs) == _place(spec.checkpoint.uri) and not elsewhere:
                 return (
-                    f"checkpoint_s3_uri={spec.checkpoint.uri!r}: the job {name!r} is running and saves its checkpoints "
-                    "there, too. The two jobs would replace each other's checkpoints. Wait for that job, or give this "
-                    "job another URI."
+                    f"checkpoint_s3_uri={spec.checkpoint.uri!r}: the job {name!r} has not ended, and saves its "
+                    "checkpoints there, too. If both jobs run at the same time, each replaces the checkpoints of the "
+                    f"other. Wait for that job (`fleetfit wait {name}`), or give this job another URI."
                 )
     return None
+
+
+def _place(uri: str) -> str:
+    """Return the same text for all URIs of the same folder of this machine, or of the same prefix of S3."""
+    path = path_here(uri)
+    return uri.rstrip("/") if path is None else os.path.realpath(path)
 
 
 def check_local(spec: TrainingJobSpec) -> None:

@@ -27,8 +27,8 @@ from estimators.records.record import jobs_folder
 
 
 def replaced_variables(spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-    """Return the names of the job's environment variables that have no effect, because every script gets different
-    values of these variables, as from SageMaker's toolkit.
+    """Return the names of the job's environment variables that have no effect, because fleetfit, like
+    SageMaker's toolkit, sets these variables for every script.
     """
     if not any(name.startswith(("SM_", "SAGEMAKER_", "CURRENT_HOST")) for name in spec.environment):
         return []

@@ -149,10 +149,10 @@ class Draft:
             found.append(idle)
         if here and (shared := checks.shared_checkpoints(self.spec)) is not None:
             found.append(shared)
-        if replaced := planning.replaced_variables(self.spec, self._options):
+        if self.source is not None and (replaced := planning.replaced_variables(self.spec, self._options)):
             found.append(
-                f"environment: the value of {listed(replaced)} has no effect, because every script gets a different "
-                "value, as from SageMaker's toolkit. Use another name."
+                f"environment: the value of {listed(replaced)} has no effect, because fleetfit sets the variable for "
+                "every script. Use another name."
             )
         variables: dict[str, str] = {}
         for name in (channel.name for channel in self.spec.inputs):

@@ -27,7 +27,7 @@ from container.contract.names import listed, nearest_file
 from container.toolkit.code import code
 from estimators.client import ignoring
 from estimators.job.errors import ConfigurationError, UnsupportedError
-from estimators.records.record import JobRecord, job_names, jobs_folder
+from estimators.records.record import JobRecord, job_names
 
 if TYPE_CHECKING:
     from estimators.client.functions.packing import Packed
@@ -607,8 +607,11 @@ def _walk(
         if stat.S_ISDIR(status.st_mode):
             if path in without:
                 continue
-            if _holds_records(path):
-                left_out.append(f"{path} is left out: it is a fleetfit home ($FLEETFIT_HOME) with the records of jobs")
+            if item.name == "jobs" and _holds_records(path):
+                left_out.append(
+                    f"{path} is left out: it has the records of fleetfit's jobs. Move the fleetfit home "
+                    "($FLEETFIT_HOME) out of source_dir"
+                )
                 continue
             yield name
             inner_root = root if path == item.path else path
@@ -621,11 +624,13 @@ def _walk(
 
 
 def _holds_records(folder: str) -> bool:
-    """Return whether a folder is a fleetfit home with records of jobs. If homes were copied, the record of each job
-    would contain the records of all earlier jobs.
+    """Return whether a folder has the records of a fleetfit home's jobs. If the folder were copied, the record of each
+    job would contain the records of all earlier jobs.
     """
-    jobs = jobs_folder(folder)
-    return any(JobRecord(jobs / name).request_file.exists() for name in job_names(folder))
+    records = (JobRecord(Path(folder) / name) for name in job_names(Path(folder).parent))
+    with contextlib.suppress(OSError):
+        return any(one.lock_file.exists() and one.request_file.exists() and one.status_file.exists() for one in records)
+    return False
 
 
 def _kind(status: os.stat_result) -> str | None:

@@ -244,7 +244,7 @@ class JobRecord:
     events_file = _PathOf("events.jsonl")
     #: The provenance of the job.
     provenance_file = _PathOf("provenance.json")
-    #: The facts that the caller found for the supervisor (see :meth:`estimators.backends.base.Backend.found`).
+    #: The facts that the caller found for the supervisor (see :meth:`estimators.backends.base.BackendQueries.found`).
     found_file = _PathOf("found.json")
     #: What an endpoint (``fleetfit serve``) stores about the job: the client's original request, tags, and later
     #: changes.

@@ -451,9 +451,8 @@ class Supervisor:
 
     def _sigterm(self) -> None:
         if self._is_managed and self._backend.running:
-            self.post(
-                events.PlainEvent.LET_GO
-            )  # this machine may be shutting down, which does not affect the service's hosts
+            # This machine may be shutting down, which does not affect the service's hosts.
+            self.post(events.PlainEvent.LET_GO)
         else:
             self.post(events.StopAsked("the supervisor got SIGTERM"))
 

@@ -133,7 +133,10 @@ class HostCluster(Backend):
 
             return ApartPlatform(self)
         if self._here is None:
-            self._here = self.provider.shared_platform()
+            from estimators.backends.hosts.here import LocalPlatform
+
+            facts = config.BackendFacts(instance_type=self.options.asked_instance_type)
+            self._here = self.provider.shared_platform() or LocalPlatform(self, facts)
         return self._here
 
     @property

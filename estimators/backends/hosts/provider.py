@@ -415,11 +415,11 @@ class HostProvider(BackendQueries, abc.ABC):
         count = self._starts[name]
         return f"{self.spec.name if count == 1 else f'{self.spec.name}.{count}'}/hosts/{name}"
 
-    def shared_platform(self) -> LocalPlatform:
-        """Create the platform that provides the inputs of all hosts. The provider needs the capability
-        ``shared_machine``.
+    def shared_platform(self) -> LocalPlatform | None:
+        """Create the platform that provides the inputs of all hosts. The cluster calls this method if the provider has
+        the capability ``shared_machine``. Return None for hosts that are processes on this machine.
         """
-        raise NotImplementedError(f"{self.name}: the hosts share no machine")
+        return None
 
     def release(self, host: Host) -> None:
         """Release a host that the job does not need any more. The method must not take long.

@@ -30,7 +30,8 @@ def classes(dataclass: Callable[..., Any]) -> tuple[type[Any], ...]:
     @dataclass(frozen=True, kw_only=True)
     class Named(Point):
         name: str
-        tags: list[str] = dataclasses.field(default_factory=list, hash=False)
+        tags: list[str] = dataclasses.field(default_factory=list, compare=False)
+        kind: str = dataclasses.field(default="named", init=False)
 
     @dataclass(frozen=True)
     class Own:
@@ -82,7 +83,7 @@ def test_they_are_equal_hashed_and_shown_as_the_standard_ones() -> None:
 @pytest.mark.parametrize("kinds", [STANDARD, OURS])
 def test_no_field_is_changed_deleted_or_added(kinds: tuple[type[Any], ...]) -> None:
     one = kinds[1](1.0, name="n")
-    for name in ("x", "name", "tags", "other"):
+    for name in ("x", "name", "tags", "kind", "other"):
         with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot assign to field '{name}'"):
             setattr(one, name, 1)
         with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot delete field '{name}'"):
@@ -92,6 +93,31 @@ def test_no_field_is_changed_deleted_or_added(kinds: tuple[type[Any], ...]) -> N
     for missing in ({}, {"name": "n", "more": 1}):
         with pytest.raises(TypeError):
             kinds[1](1.0, **missing)
+
+
+@pytest.mark.parametrize("above", [dataclasses.dataclass, frozen.dataclass])
+@pytest.mark.parametrize("below", [dataclasses.dataclass, frozen.dataclass])
+def test_either_decorator_makes_subclasses_of_the_others_classes(
+    above: Callable[..., Any], below: Callable[..., Any]
+) -> None:
+    """As a backend of another package does, whose leftovers have fields of their own."""
+
+    @above(frozen=True, kw_only=True)
+    class Leftover:
+        name: str
+
+    @below(frozen=True, kw_only=True)
+    class Own(Leftover):
+        pid: int
+
+    one = Own(name="a", pid=3)
+    assert one == Own(name="a", pid=3) != Own(name="a", pid=4) and hash(one) == hash(Own(name="a", pid=3))
+    assert dataclasses.replace(one, pid=4).pid == 4 and repr(one).endswith("Own(name='a', pid=3)")
+    for name in ("name", "pid"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(one, name, "b")
+    with pytest.raises(TypeError, match="cannot inherit non-frozen dataclass from a frozen one"):
+        dataclasses.dataclass(type("Open", (Leftover,), {}))
 
 
 def test_a_value_of_the_package_can_be_pickled() -> None:

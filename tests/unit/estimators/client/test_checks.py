@@ -47,7 +47,13 @@ def test_a_job_that_saves_at_the_same_place_is_named_while_it_runs(
     other = JobRecord.create("other")
     other.write_request({"TrainingJobName": "other", "CheckpointConfig": {"S3Uri": "s3://bucket/run"}})
     told = checks.shared_checkpoints(mine)
-    assert told is not None and "the job 'other' is running" in told and "Wait for that job" in told
+    assert told is not None and "the job 'other' has not ended" in told and "fleetfit wait other" in told
+    other.write_request({"TrainingJobName": "other", "CheckpointConfig": {"S3Uri": f"file://{tmp_path}/run"}})
+    here = spec(tmp_path, checkpoint=CheckpointConfig(uri=f"{tmp_path}/jobs/../run/"))
+    assert checks.shared_checkpoints(here) is not None
+    other.write_request({"TrainingJobName": "other", "CheckpointConfig": {"S3Uri": "s3://bucket/run"}})
+    (tmp_path / "jobs" / "broken").mkdir()
+    (tmp_path / "jobs" / "broken" / "lock").mkdir()
     assert checks.shared_checkpoints(spec(tmp_path, checkpoint=CheckpointConfig(uri="s3://bucket/run-2"))) is None
     assert checks.shared_checkpoints(spec(tmp_path)) is None
     other.release()

@@ -275,14 +275,29 @@ def test_the_folder_of_the_records_is_not_entered(folder: Path) -> None:
     assert "home" not in code.listing.folders
 
 
-def test_records_of_other_homes_are_left_out_and_told(folder: Path) -> None:
+@pytest.mark.parametrize("home", ["", "runs/"])
+def test_records_of_other_homes_are_left_out_and_told(home: str, folder: Path) -> None:
     """Otherwise each job there would hold a copy of all jobs before it."""
-    write("code/runs/jobs/old/request.json")
-    write("code/print/jobs/old/x")
+    for name in ("lock", "request.json", "status.json"):
+        write(f"code/{home}jobs/old/{name}")
+    write(f"code/{home}notes.txt")
+    write("code/api/jobs/submit/request.json")  # a fixture of the user's own
     listing = resolve("train.py", "code").listing
-    assert not any(entry.name.startswith("runs") for entry in listing.entries)
-    assert {"print/jobs/old/x"} <= {entry.name for entry in listing.entries}
-    assert [text for text in listing.left_out if "code/runs is left out" in text and "records of jobs" in text]
+    names = {entry.name for entry in listing.entries}
+    assert not any("jobs/old" in name for name in names)
+    assert {f"{home}notes.txt", "api/jobs/submit/request.json"} <= names
+    assert [one for one in listing.left_out if f"code/{home}jobs is left out" in one and "records of fleetfit" in one]
+
+
+def test_a_folder_of_jobs_that_cannot_be_read_is_no_reason_to_fail_where_it_is_ignored() -> None:
+    write("code/.fleetfitignore", "jobs/\n")
+    write("code/data/jobs/x")
+    Path("code/loop").mkdir()
+    Path("code/loop/jobs").symlink_to("jobs")
+    Path("code/data/jobs").chmod(0)
+    listing = resolve("train.py", "code").listing
+    Path("code/data/jobs").chmod(0o700)
+    assert "data" in listing.folders and "data/jobs" not in listing.folders
 
 
 def test_large_sources_are_warned_about(monkeypatch: pytest.MonkeyPatch) -> None:
