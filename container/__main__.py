@@ -1,10 +1,12 @@
 """Run the programs of a host: ``python -m container COMMAND``.
 
-``train``: a host's training process, the toolkit. ``debug``: only the job's entry point, in the foreground. ``agent``:
-the tasks that SageMaker's platform has on a host, such as downloading the data. ``idle``: the first process of a
-container that is kept between jobs. ``elastic``: Horovod's elastic driver, beside the job's supervisor. The toolkit
-starts three other programs: ``rank`` (the wrapper around each rank), ``rsh`` (mpirun's remote shell) and ``serve`` (a
-parameter server).
+* ``train``: the toolkit, which is the process that prepares a host and starts the ranks.
+* ``debug``: only the job's entry point, in the foreground.
+* ``agent``: the tasks that SageMaker's platform has on a host, such as downloading the data.
+* ``idle``: the first process of a container that is kept between jobs.
+* ``elastic``: Horovod's elastic driver, which runs next to the job's supervisor.
+* ``rank`` (the wrapper around each rank), ``rsh`` (mpirun's remote shell) and ``serve`` (a parameter server): programs
+  that the toolkit starts.
 
 The toolkit starts this file by its path and in isolated mode (``python -I``), so that a ``container.py`` in the
 working directory is never taken for this package.
@@ -17,8 +19,8 @@ import os
 import signal
 import sys
 
-#: The number of new objects after which the garbage collector runs. Loading modules creates many objects and no
-#: garbage, so that a run of the collector would only delay a job's start.
+#: The number of new objects after which the garbage collector runs. Loading modules creates many objects but no
+#: garbage. Therefore a run of the collector would only delay a job's start.
 _OBJECTS = 100_000
 
 

@@ -14,6 +14,7 @@ works.
 * ``agent mount --base-dir DIR… --channels FILE --mounts DIR [--everybody]``: mounts channels in FastFile mode, until
   standard input ends. With ``--everybody``, any user may read the channels.
 * ``agent sync down|up --dir DIR --uri URI …``: synchronises a folder of checkpoints with a prefix of S3.
+* ``agent sync out --dir DIR …``: sends the new files of a folder to the job's supervisor.
 * ``agent divide SRC DST --shards N``: divides one large file of records into many.
 * ``agent pipe --base-dir DIR --channels FILE --host NAME …``: feeds a host's channels in Pipe mode, until SIGTERM.
 * ``agent notices --imds URL --every SECONDS``: reports when a spot host will be interrupted, until standard input ends.

@@ -49,7 +49,7 @@ class ArchiveEntry:
         name: The path in the archive.
         path: The path on the host.
         status: ``os.lstat`` of the path.
-        link: The link's target, if the path is a link.
+        link: The link's target, if the path is a link. Otherwise None.
         host: The host that has the path.
     """
 
@@ -180,8 +180,10 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
 
 
 def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
-    """Return all entries of the folders, sorted by path. If several folders have the same path, return the first
-    folder's entry.
+    """Return the entries of the folders that can be packed, sorted by path. Report the other entries in warnings.
+
+    If several folders have the same path, the first folder's entry is returned. Links that lead out of their folder,
+    and special files such as sockets, cannot be packed.
     """
     found: dict[str, ArchiveEntry] = {}
     shadowed: dict[str, list[str]] = {}
@@ -217,7 +219,10 @@ def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
 
 
 def _walk(folder: Folder, skipped: list[str]) -> Iterable[ArchiveEntry]:
-    """Yield the entries below a folder. Each folder is yielded before its content."""
+    """Yield the entries below a folder that can be packed. Append the paths of the other entries to ``skipped``.
+
+    Each folder is yielded before its content.
+    """
     root = os.path.realpath(folder.path)
     waiting = [root]
     while waiting:
@@ -262,7 +267,7 @@ def _same(first: ArchiveEntry, second: ArchiveEntry) -> bool:
 
 
 def _write(entries: Sequence[ArchiveEntry], file: Any, bar: ProgressBar | None = None) -> None:
-    """Write the archive. Entries with equal contents result in equal bytes.
+    """Write the archive. Entries with equal names, contents, permissions and modification times result in equal bytes.
 
     Args:
         entries: The entries of the archive.

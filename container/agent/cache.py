@@ -75,7 +75,7 @@ class CacheEntry:
         return self.path.with_name(self.path.name + _PARTIAL)
 
     def received(self) -> int:
-        """Return the number of bytes that an interrupted download has left."""
+        """Return the number of bytes that an interrupted download has already stored in the partial file."""
         with contextlib.suppress(OSError):
             return min(self.partial.stat().st_size, self.item.size)
         return 0
@@ -102,7 +102,7 @@ class CacheEntry:
 
 
 def entry(item: DataObject, root: Path) -> CacheEntry | None:
-    """Return the entry of an object.
+    """Return the cache entry for an object. The entry's file need not exist yet.
 
     Return None for an object without an ETag, because changes of such an object cannot be detected.
     """
@@ -140,7 +140,7 @@ def partial(place: CacheEntry) -> Iterator[int | None]:
 def trim(root: Path, keep: int) -> int:
     """Remove the least recently used entries until at most ``keep`` bytes are left. Return the number of freed bytes.
 
-    Entries that are being downloaded are not removed.
+    Partial files are not counted. They are removed only if their download has made no progress for seven days.
     """
     found: list[tuple[int, int, str]] = []
     freed = total = 0

@@ -44,7 +44,7 @@ def prepare(
     everybody: bool = False,
     place: tuple[int, int] | None = None,
 ) -> None:
-    """Put the channels of File mode into the hosts' trees.
+    """Put the channels of File mode, and the channels of FastFile mode with local data, into the hosts' trees.
 
     Channels of Pipe mode are served by ``agent pipe``. Channels of FastFile mode with data in S3 are mounted by ``agent
     mount``.

@@ -73,8 +73,8 @@ def divide(source: str, target: str, shards: int, *, manifest: bool = False) -> 
         The number of records in each file, and the size of the source in bytes.
 
     Raises:
-        AgentError: the source cannot be read or divided, or a file cannot be written. The new files have been removed,
-            except those whose removal failed.
+        AgentError: the source cannot be read or divided, or a file cannot be written. New files are removed, if
+            possible.
     """
     if not 1 <= shards <= _MOST:
         raise AgentError(f"--shards must be from 1 to {_MOST:,}; got {shards}.")
@@ -139,8 +139,8 @@ def _refuse_twice(item: DataObject, folder: Path, name: Path) -> None:
 def _staged(folder: Path) -> Iterator[Path]:
     """Yield a new folder for incomplete files, in the given folder. The new folder is removed at the end.
 
-    Incomplete files of an earlier run that was killed are removed first, because a channel would contain them. A run
-    holds the lock in its own folder, so that other runs into the same folder do not remove its files.
+    Incomplete files of an earlier run that was killed are removed first, because a channel would contain them. Each run
+    holds a lock in its new folder. Therefore other runs with the same target do not remove the run's files.
     """
     for left in folder.glob(f"{_STAGED}*"):
         with contextlib.suppress(OSError):  # some file systems have no locks, and the folder may be gone by now

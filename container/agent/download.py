@@ -91,7 +91,7 @@ class _Downloads:
             self._bar.advance(count)
 
     def bring(self, place: cache.CacheEntry) -> None:
-        """Download an entry's object, unless the download of another object has failed."""
+        """Download an entry's object. Stop early, without an error, if the download of another object has failed."""
         try:
             with contextlib.suppress(_OtherFailed):
                 self._bring_checked(place)
@@ -155,8 +155,9 @@ class _Downloads:
 
 
 def _is_encrypted(item: DataObject) -> bool:
-    """Return whether the server encrypts the object with a customer's key. The ETag of such an object is not its MD5
-    digest.
+    """Return whether the server encrypts the object with a KMS key or with a key that the customer provides.
+
+    The ETag of such an object is not its MD5 digest.
     """
     from container.agent.s3 import client
 

@@ -166,7 +166,7 @@ def _fill(
     entries: dict[str, cache.CacheEntry],
     channel: HostChannel,
 ) -> list[_Copy]:
-    """Create a host's folder for a channel.
+    """Create a host's folder for a channel, with its subfolders. In FastFile mode, also create links to local files.
 
     Returns:
         The copies that the caller must make in the folder.

@@ -1,19 +1,19 @@
 """Serve a supervisor's requests on a host while the host takes part in a job (``agent host``).
 
-The program is started on the host, for example with ssh. It exchanges frames with the supervisor over its standard
-input and output. It transfers files, runs processes, and sends their output to the supervisor in order. The program
-does not listen on any port, and needs only the standard library. When the connection to the supervisor ends, or is
-silent for too long, the program terminates all processes that it has started, and removes the job's folder. With
-``--lifeline FD``, the host is reserved by a separate program, which holds the other end of the connection FD. When that
-program ends, this program also terminates its processes and removes the folder.
+The supervisor is the process that controls the job. This program, the agent, is started on the host, for example with
+ssh. The agent exchanges frames with the supervisor over standard input and output. It transfers files, runs processes,
+and sends their output to the supervisor in order. The agent does not listen on any port, and needs only the standard
+library. When the connection to the supervisor ends, or is silent for too long, the agent terminates all processes that
+it has started, and removes the job's folder. With ``--lifeline FD``, another program reserves the host, and holds the
+other end of the connection FD. The agent does the same when that program closes its end.
 
 The supervisor's messages (``id`` names a transfer or a process on both sides):
 
 * ``hello``: ``root`` (the job's folder here), ``silence`` (time limit without a message, in seconds), ``signals``
-  (whether to report a received signal with ``signal`` and its ``number``, instead of exiting). The answer is ``hello``
-  with facts about the host;
-* ``push``: ``id``, ``target``: announce files, whose archive follows in messages ``data`` and ``end``, and which this
-  program unpacks into ``target``; answered by ``done``;
+  (if true, the agent reports each signal that it receives in a message ``signal`` with its ``number``; if false, a
+  signal ends the agent). The answer is ``hello`` with facts about the host;
+* ``push``: ``id``, ``target``: announce an archive of files, which follows in messages ``data`` and ``end``. The agent
+  unpacks the archive into ``target``; answered by ``done``;
 * ``pull``: ``id``, ``source``: request the files of the folder ``source``; answered by ``data`` and ``end``;
 * ``list``: ``id``, ``path``: list the files below this folder; answered by ``done``;
 * ``remove``: ``paths``: remove these folders; not answered;
@@ -21,12 +21,12 @@ The supervisor's messages (``id`` names a transfer or a process on both sides):
 * ``listen``: ``id``, ``address``: open a listening socket, for the next ``run`` that needs one; answered by
   ``done`` with the ``port``;
 * ``reach``: ``id``, ``address``, ``port``: try to connect to this address; answered by ``done``;
-* ``run``: ``id``, ``argv``, ``env``, ``cwd``: start a process; answered by ``output``, and at the process's end by
-  ``exit``;
+* ``run``: ``id``, ``argv``, ``env``, ``cwd``, and optional arguments of :meth:`container.system.running.Runner.run`:
+  start a process; answered by ``output``, and at the process's end by ``exit``;
 * ``input``: ``id``: write the bytes that follow the message to the process's standard input;
 * ``close``: ``id``: close the process's standard input;
 * ``signal``: ``id``, ``number``: send a signal to the process;
-* ``abort``: ``spare``: send SIGKILL to all processes except those whose ids are in ``spare``;
+* ``abort``: ``spare``: send SIGKILL to all processes except the processes with the ids in ``spare``;
 * ``ping``, which is answered by ``pong``.
 """
 
@@ -93,7 +93,7 @@ class _Resident:
         self._shared: Path | None = None  # the folder of all jobs of this user
         self._link = HostLink(loop, read, write, self)
         self._transfers = Transfers(self._link, self._background)
-        self._kept: set[int] = set()  # importers, which are kept for the next job
+        self._kept: set[int] = set()  # processes with imported packages (importers), which are kept for the next job
         self._runner = Runner(loop, os.environ, protected=self._kept, readers=self._link)
         self._running: dict[int, RunningProcess] = {}
         self._heard = time.monotonic()
@@ -133,10 +133,10 @@ class _Resident:
             self._end()
 
     def _lifeline_ended(self, lifeline: int) -> None:
-        """Stop the job's processes, because the program that reserves the host has ended.
+        """Stop the job's processes after the program that reserves the host has closed its end of the lifeline.
 
-        The program that reserves the host waits until this process closes its end of the connection. This process
-        closes its end by exiting, after all other processes have been stopped.
+        This process's own end stays open until this process exits, after the job's processes have been stopped.
+        Therefore the program that reserves the host can wait for the end of the lifeline.
         """
         self._loop.remove_reader(lifeline)
         self._end()

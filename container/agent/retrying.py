@@ -1,4 +1,4 @@
-"""Define how often, and after which waits, all network requests are retried."""
+"""Define how often failed network requests are repeated, and how long to wait before each attempt."""
 
 from __future__ import annotations
 

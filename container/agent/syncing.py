@@ -54,7 +54,7 @@ _CHECKPOINTS = "checkpoints"
 EVERY = "FLEETFIT_CHECKPOINT_SYNC_SECONDS"
 _EVERY_S = 5.0
 _CHUNK = 1 << 20
-#: The name of the group of the files outside of folders, where files are grouped by folder.
+#: After an error, files are grouped by their top folder. This is the name of the group of files that are in no folder.
 _OUTSIDE = "/"
 
 
@@ -97,8 +97,10 @@ def main(argv: Sequence[str]) -> int:
 
 
 def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
-    """Download the objects under a prefix into the folder. Files that already exist with the same size are not
-    downloaded.
+    """Download the objects under a prefix into the folder, and recreate labels and empty folders.
+
+    Files that already exist with the same size are not downloaded. For incomplete checkpoints and outdated objects,
+    only a warning is reported.
 
     Raises:
         AgentError: an object cannot be read, or a file cannot be written.
@@ -158,7 +160,8 @@ def restore(folder: Path, uri: str, *, host: str, tell: Tell) -> None:
 
 
 def _replaced(items: Sequence[DataObject]) -> dict[str, str]:
-    """Return the outdated objects: those whose file was replaced by a folder, or whose folder was replaced by a file.
+    """Return the outdated objects: files that were replaced by a folder of the same name, and objects in folders that
+    were replaced by a file.
 
     The outdated objects are still in S3, but a file and a folder cannot both exist under one name in the folder of
     checkpoints.
@@ -321,7 +324,7 @@ class Uploader:
             The error for each file that could not be uploaded, by the file's name.
         """
         failed: dict[str, Exception] = {}
-        causes: dict[str, Exception] = {}  # by folder; that of "" is for all files
+        causes: dict[str, Exception] = {}  # by top folder; the cause under "" applies to all files
         seen: dict[str, tuple[int, int, int]] = {}
         for name, status in self._files():
             now = _identity(status)
@@ -497,7 +500,7 @@ class Sender(Uploader):
 
 @contextlib.contextmanager
 def _kept(folder: Path) -> Iterator[None]:
-    """Hold a shared lock on a folder, so that the Checkpointer does not delete the folder."""
+    """Hold a shared lock on a folder if possible, so that the Checkpointer does not delete the folder."""
     try:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:

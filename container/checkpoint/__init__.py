@@ -12,8 +12,8 @@ Guarantees:
 
 * A checkpoint is complete or does not exist. It is written under a temporary name, with a manifest of sizes and
   checksums, flushed to the disk, and then renamed atomically.
-* Restored data has been verified, byte by byte, in the same memory from which it is then used. If a checkpoint is
-  damaged, the previous one is used, and a message names the checkpoint, the file and the reason.
+* A restore reads a checkpoint into memory, verifies every byte there, and uses the data from the same memory. If a
+  checkpoint is damaged, the previous one is used, and a message names the checkpoint, the file and the reason.
 * Once a save is complete, no restore returns an older step, unless the newer checkpoint is damaged.
 * Only one process can write into a folder. A second process gets an error. A killed process does not block later
   processes.

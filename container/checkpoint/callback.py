@@ -70,7 +70,10 @@ class CheckpointCallback(KerasCallback):
     # --- methods that Keras calls ---
 
     def on_train_begin(self, logs: Mapping[str, Any] | None = None) -> None:
-        """Restore a checkpoint, and set the epoch and batch at which ``fit`` continues."""
+        """Restore a checkpoint, and set the epoch and batch at which ``fit`` continues.
+
+        If a checkpoint was already restored, or ``restore`` is false, no checkpoint is restored here.
+        """
         checkpointer = self._checkpointer
         # All ranks must take the same branches here, because restoring and creating variables are collective
         # operations.
@@ -94,7 +97,7 @@ class CheckpointCallback(KerasCallback):
         self._batch = self._skip
 
     def on_train_batch_begin(self, batch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save a checkpoint if a save is due."""
+        """Save a checkpoint on rank 0 if a save is due or was requested."""
         finished = batch
         if not self._measured and finished > self._skip:
             self._measure()
@@ -111,8 +114,8 @@ class CheckpointCallback(KerasCallback):
         self._batch = max(self._batch, batch + 1)
 
     def on_epoch_end(self, epoch: int, logs: Mapping[str, Any] | None = None) -> None:
-        """Save a checkpoint if a save is due, if this is the last epoch, or if this checkpoint may be the best
-        checkpoint.
+        """Save a checkpoint on rank 0 if a save is due or was requested, if this is the last epoch, or if this
+        checkpoint may be the best checkpoint.
         """
         self._step += self._batches_of_epoch() - self._skip
         self._skip = self._batch = 0

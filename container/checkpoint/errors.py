@@ -51,7 +51,7 @@ class CheckpointMismatchError(CheckpointError, ValueError):
 class EpochBeginsAnew(Exception):
     """Raised by a data source's ``resume()`` if the remaining records of the epoch cannot be determined.
 
-    The message names the reason.
+    The epoch then starts over. The message names the reason.
     """
 
 

@@ -1,4 +1,5 @@
-"""Read and write a checkpoint's manifest: its contents, and the size and checksum of each of its files.
+"""Encode and decode a checkpoint's manifest. The manifest describes the checkpoint's contents, and lists the size and
+checksum of each file.
 
 The manifest contains a checksum of its own content. The functions are pure: they convert between bytes and values.
 """
@@ -74,15 +75,15 @@ class FileEntry:
 
 @dataclass(frozen=True, kw_only=True)
 class Manifest:
-    """The contents of a checkpoint.
+    """The manifest of a checkpoint, which describes the checkpoint's contents.
 
     Attributes:
         serial: The checkpoint's number in the folder. Checkpoints with higher numbers were saved later.
         saved_ns: Time of the save, in nanoseconds since 1970-01-01 UTC.
         progress: The training's progress at the save.
         files: The files of the checkpoint.
-        metrics: Values of metrics at the save, by name. The value of the metric that determines the best checkpoints is
-            also included.
+        metrics: Values of metrics at the save, by name. They include the metric that determines the best checkpoints,
+            if the save was given a value for it.
         metadata: The metadata that the user passed to the save.
         facts: Facts about the training that saved the checkpoint, such as the framework and the number of ranks.
     """

@@ -1,4 +1,4 @@
-"""Decide which checkpoints are kept. Pure."""
+"""Decide which checkpoints are kept. All functions are pure."""
 
 from __future__ import annotations
 

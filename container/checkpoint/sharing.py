@@ -79,7 +79,8 @@ class Refusal:
 
 
 def surrounding_cluster() -> SavingCluster:
-    """Return the default cluster of a Checkpointer.
+    """Return the default cluster of a Checkpointer: the cluster that ``container.distributed.init()`` has joined, or a
+    single process.
 
     Raises:
         CheckpointError: the environment variables describe several ranks, but ``container.distributed.init()`` was not

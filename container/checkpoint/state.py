@@ -26,7 +26,7 @@ from container.checkpoint.tensors import Spec
 Array = np.ndarray[Any, Any]
 
 _PART = re.compile(r"(?P<whole>.+)/part_(?P<number>\d+)(?::0)?")
-#: PyTorch's types that numpy does not have -> numpy's types of the same size, as which their values are stored.
+#: A type of PyTorch that numpy does not have -> the numpy type of the same size that stores its bits.
 _KEPT_AS = {"bfloat16": "int16", "float8_e4m3fn": "uint8", "float8_e5m2": "uint8"}
 _INNER_NUMBER = re.compile(r"_\d+(?=_|$)")
 _NUMBER = re.compile(r"_\d+$")
@@ -438,8 +438,8 @@ def _value(variable: Any) -> Array:
 
     Under a multi-worker strategy, the usual way to read a variable can be a collective operation. Rank 0 must not start
     such an operation alone. This process' own copies of the variable have the same value. Some variables, such as
-    moving averages, have a copy for each replica, which only that replica updates. The value of such a variable is the
-    mean or the sum of the copies of this process' replicas, depending on the variable.
+    moving averages, have a copy for each replica, which only that replica updates. For such a variable, the mean or the
+    sum of this process' copies is returned, depending on the variable's aggregation.
     """
     copies = getattr(variable, "values", None)
     if not isinstance(copies, tuple) or not copies:

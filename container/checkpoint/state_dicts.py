@@ -124,8 +124,9 @@ class StateDicts:
         modules = [name for name, value in self._objects.items() if hasattr(value, "named_parameters")]
         for name in modules:
             _compare(name, self._objects[name].state_dict(), states[name])
-        # The modules, which have been compared, come last: an optimizer refuses another number of parameters, and then
-        # nothing has been changed yet. Optimizers come before their schedulers, which show the optimizers' rates.
+        # Modules come last, because they have been compared already. If an optimizer refuses its state, for example
+        # because of another number of parameters, no module has been changed. Optimizers come before their schedulers,
+        # because the state of a scheduler contains the rates of its optimizer.
         others = [name for name in self._objects if name not in modules]
         optimizers = [name for name in others if getattr(self._objects[name], "param_groups", None)]
         names = [*optimizers, *(name for name in others if name not in optimizers), *modules]
@@ -160,7 +161,7 @@ def _is_scheduler(value: Any) -> bool:
 
 
 def _keep_rate(group: dict[str, Any], ours: Mapping[str, Any], *, has_scheduler: bool) -> bool:
-    """Replace the saved learning rate in a group of an optimizer's parameters by the learning rate of the script.
+    """Replace the saved learning rate in one of an optimizer's parameter groups by the script's learning rate.
 
     If a scheduler is restored too, and has changed the saved rate, the script's initial rate is changed in the same
     proportion. Without this change, the training would start its schedule anew.
@@ -185,7 +186,7 @@ def _keep_rate(group: dict[str, Any], ours: Mapping[str, Any], *, has_scheduler:
 
 
 def _keep_base_rates(saved: dict[str, Any], ours: Mapping[str, Any], rates: list[Any]) -> None:
-    """Replace, in the saved state of a scheduler, the base learning rates by those of the script.
+    """Replace the base learning rates in a scheduler's saved state by the script's base learning rates.
 
     The scheduler computes the learning rates from the base rates. The saved position in the schedule is kept.
 

@@ -449,7 +449,7 @@ class CheckpointStore:
     def _first(self, candidates: Any) -> Loaded | None:
         """Return the first undamaged checkpoint among the candidates. Return None if there are no candidates.
 
-        If a candidate vanishes meanwhile, start again, because a newer checkpoint exists in this case.
+        If a candidate is deleted before it is read, start again. In this case, a newer checkpoint exists.
 
         Args:
             candidates: A function that returns the names of the candidates, in the order of preference.

@@ -66,8 +66,8 @@ class Environment:
         current_host: This host's name.
         hosts: All hosts' names, in rank order (``algo-2`` before ``algo-10``).
         hyperparameters: The user's own hyperparameters, decoded.
-        framework_parameters: The reserved hyperparameters that do not configure the toolkit, such as those of
-            strategies and those named ``fleetfit_*``.
+        framework_parameters: The reserved hyperparameters that do not configure the toolkit, such as the strategies'
+            hyperparameters and all hyperparameters ``fleetfit_*``.
         toolkit_parameters: The reserved hyperparameters that configure the toolkit, such as ``sagemaker_program`` and
             ``sagemaker_submit_directory``.
         resource_config: The content of ``resourceconfig.json``.
@@ -188,9 +188,7 @@ class Environment:
 
     @property
     def reserves_ports(self) -> bool:
-        """Return whether other hosts or other jobs may use ports of this host's machine, so that ports must be
-        reserved.
-        """
+        """Return whether the host must reserve ports, because other hosts or other jobs may use the same machine."""
         return self.machine.shared or bool(self.addresses)
 
     def to_cmd_args(self) -> list[str]:

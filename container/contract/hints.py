@@ -1,4 +1,6 @@
-"""Find hints that help the user to fix a failure, in a failed process's output and in facts about its job."""
+"""Find hints that help the user to fix a failure. The hints depend on the failed process's output and on facts about
+the job.
+"""
 
 from __future__ import annotations
 

@@ -216,7 +216,8 @@ def option_of(name: str) -> str:
 def values_in(arguments: Sequence[str]) -> dict[str, str]:
     """Return the options among a script's arguments. Every argument that begins with a hyphen counts as an option.
 
-    ``--lr 1`` and ``--lr=1`` set the option ``--lr`` to ``1``. ``--lr`` without a value sets this option to an empty
+    ``--lr 1`` and ``--lr=1`` set the option ``--lr`` to ``1``. The argument that follows ``--lr`` is used as the value
+    of ``--lr``, even if that argument is itself an option. If ``--lr`` is the last argument, its value is an empty
     text. Arguments after ``--`` are not options.
 
     Returns:

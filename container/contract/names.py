@@ -103,16 +103,16 @@ def unknown(what: str, value: object, allowed: Iterable[str]) -> str:
 
 
 def suggesting(advice: Callable[[str, Any], str] = lambda name, value: "") -> Callable[[_Function], _Function]:
-    """Return a decorator that improves the error for an unknown keyword argument. The error message suggests the most
-    similar name.
+    """Return a decorator that improves a function's errors for unknown, missing or too many arguments. For an unknown
+    keyword argument, the message suggests the most similar name.
 
     Args:
         advice: Called with an unknown name and its value if no allowed name is similar. Returns a sentence to append to
             the message, or "".
 
     Returns:
-        The decorator. For an unknown keyword argument, the decorated function raises an ArgumentNameError, which is
-        also a TypeError. A function that takes any keyword argument is returned as it is.
+        The decorator. If the arguments are wrong, the decorated function raises an ArgumentNameError, which is also a
+        TypeError. A function that takes any keyword argument is returned unchanged.
     """
 
     def decorate(function: _Function) -> _Function:
@@ -167,7 +167,7 @@ def _title(function: Callable[..., Any], args: Sequence[Any]) -> str:
 
 
 def suggests_arguments(public: _Public) -> _Public:
-    """Improve the errors for unknown keyword arguments of a public function, or of a class and its public methods.
+    """Improve the errors that a public function, or a class and its public methods, raise for wrong arguments.
 
     This is a decorator. See :func:`suggesting`.
     """

@@ -192,8 +192,7 @@ def read_notes(content: bytes) -> list[Note]:
 
 
 def library_file(prefix: Path, source: Path) -> Path:
-    """Return the path in a Python environment where the compiled C++ reader of Pipe mode is installed. The file need
-    not exist.
+    """Return the path of the compiled C++ reader of Pipe mode in a Python environment. The file need not exist.
 
     Args:
         prefix: The root folder of the environment (``sys.prefix``).

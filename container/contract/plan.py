@@ -34,9 +34,9 @@ class StartedBy(enum.Enum):
 class Deferred(Mapping[str, str]):
     """A mapping of environment variables that is computed at the first access.
 
-    The variables of each host contain the names of all hosts, and those of each TensorFlow rank contain the addresses
-    of all ranks. Therefore the memory for the variables of all hosts would grow with the square of the number of hosts.
-    But a toolkit reads only the variables of its own host.
+    The variables of each host contain the names of all hosts, and the variables of each TensorFlow rank contain the
+    addresses of all ranks. Therefore the memory for the variables of all hosts would grow with the square of the number
+    of hosts. But the toolkit, the process that starts a host's ranks, reads only the variables of its own host.
 
     Args:
         make: Computes the variables.

@@ -56,7 +56,7 @@ def option(rule: Rule, default: Any = None, **more: Any) -> Any:
     Args:
         rule: The rule.
         default: The default value. ``dataclasses.MISSING`` for a field without a default.
-        more: More arguments of ``dataclasses.field``, such as ``default_factory`` instead of the default.
+        more: More arguments of ``dataclasses.field``. If ``default_factory`` is given, ``default`` is ignored.
     """
     if "default_factory" not in more:
         more["default"] = default
@@ -100,8 +100,8 @@ def from_dict(kind: type, values: Any, what: str = "") -> Any:
     Args:
         kind: The dataclass.
         values: The values by field, as :func:`to_dict` returns them.
-        what: How messages call a field, for example "run option". A location and a colon may precede, as in "channel
-            'a': key". By default, messages call a field "option of KIND", with the name of the class.
+        what: The term for a field in error messages, such as "run option". A location and a colon may precede the term,
+            as in "channel 'a': key". The default is "option of KIND", in which KIND is the name of the class.
 
     Raises:
         ConfigurationError: the values are not a dict, a name is unknown, or a value breaks its rule.
@@ -138,8 +138,8 @@ def read(
     Args:
         kind: The dataclass.
         given: The options, by name.
-        what: How the message about an unknown option calls the options.
-        known: The names of further allowed options, which are not fields and which the caller handles.
+        what: The term for an option in the message about an unknown option.
+        known: The names of further allowed options. They are not fields of the dataclass. The caller handles them.
         argument: The argument of RunOptions that contains the options, for messages about values.
 
     Raises:
@@ -184,7 +184,7 @@ def passable(where: str, value: str, most: int | None = _MAX_TEXT) -> str:
     Args:
         where: The name of the option in error messages.
         value: The text.
-        most: The maximum size in bytes. None for no limit, because the caller checks the size itself.
+        most: The maximum size in bytes. None for no limit, for a caller that checks the size itself.
 
     Raises:
         ConfigurationError: the text has a NUL character, is not valid Unicode, or is too long.
@@ -441,10 +441,10 @@ def seconds(least: float = 0, most: float = _WEEK) -> Rule:
 
 
 def money(where: str, value: Any) -> float:
-    """Return the value of an option that must be an amount above 0 in US dollars.
+    """Return the value of an option that must be an amount in US dollars, above 0 and below 1,000,000,000.
 
     Raises:
-        ConfigurationError: the value is not a number above 0.
+        ConfigurationError: the value is not such an amount.
     """
     if not _is_number(value, 0, _MAX_MONEY) or value in (0, _MAX_MONEY):
         raise refuse(where, f"an amount in US dollars above 0 and below {_digits(_MAX_MONEY)}", value)

@@ -33,7 +33,8 @@ RUNTIME_DIR = "FLEETFIT_RUNTIME_DIR"
 #: Inherited descriptor from which the toolkit reads the supervisor's messages. End-of-file means that the process that
 #: started the toolkit has ended.
 LIFELINE_FD = "FLEETFIT_LIFELINE_FD"
-#: Seconds that the script has to save its state after the toolkit has received SIGTERM. Default 120, as on SageMaker.
+#: After the toolkit has received SIGTERM, the script gets this many seconds to save its state. Default 120, as on
+#: SageMaker.
 STOP_GRACE = "FLEETFIT_STOP_GRACE"
 #: "1" when several hosts of the cluster share this machine (processes instead of containers or instances).
 SHARED_MACHINE = "FLEETFIT_SHARED_MACHINE"

@@ -110,8 +110,10 @@ def init(*, timeout: float = RENDEZVOUS_TIMEOUT, framework: str | None = None) -
 
 
 def _framework() -> str:
-    """Return the framework of the job's strategy. If the strategy supports both frameworks, return the framework that
-    the script has imported.
+    """Return the framework of the job's strategy: ``"tensorflow"`` or ``"torch"``.
+
+    If the strategy supports both frameworks, return ``"torch"`` for a script that has imported torch but not
+    TensorFlow. For any other script, return ``"tensorflow"``.
     """
     import os
 

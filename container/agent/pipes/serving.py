@@ -178,7 +178,7 @@ class _Feeder:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _make(self, number: int) -> None:
-        """Create a FIFO, and queue it for the next free thread.
+        """Create a FIFO, unless it is the first FIFO and exists already. Queue the FIFO for the next free thread.
 
         The FIFO's number is the number of its epoch, unless the reader requests a different epoch.
         """

@@ -55,9 +55,10 @@ class ChannelContents:
 
     @classmethod
     def of(cls, channel: HostChannel, *, hosts: int, host: int, failed: Callable[[Exception], None]) -> ChannelContents:
-        """List a channel's objects, and return the objects that a host reads.
+        """List a channel's objects, and return the channel's contents for one host.
 
-        If all objects are read in the order of their keys, list only the first page here. A thread lists the rest.
+        If every host reads all objects in their original order, this method lists only the first page. A thread lists
+        the rest.
 
         Args:
             channel: The channel.
@@ -237,7 +238,7 @@ def _pieces(channel: HostChannel, item: DataObject) -> Generator[bytes, None, No
 
 
 def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
-    """Write the attributes that each line of an augmented manifest contains, in order."""
+    """Write, for each line of an augmented manifest, the attributes that the channel reads."""
     entries: Iterable[AugmentedEntry] = sources.entries(channel)
     if channel.shuffle_seed is not None:
         entries = shuffled(list(entries), channel.shuffle_seed, epoch)
@@ -254,10 +255,10 @@ def _write_augmented(pipe: Pipe, channel: HostChannel, epoch: int) -> None:
 
 
 class ReadAhead:
-    """An iterable whose thread reads a limited number of blocks ahead.
+    """An iterable over blocks of bytes. A thread reads a limited number of blocks ahead.
 
     Args:
-        pieces: An iterator of blocks, over which only the thread iterates.
+        pieces: The iterator that yields the blocks. Only the thread uses this iterator.
     """
 
     def __init__(self, pieces: Iterator[bytes]) -> None:

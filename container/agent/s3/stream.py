@@ -78,8 +78,8 @@ class Range:
         self._piece = _READ
 
     def readinto(self, view: memoryview) -> int:
-        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at
-        the end.
+        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at the end
+        of the range.
         """
         view = view[: max(self._stop - self.position, 0)]
         done = failures = 0
@@ -185,8 +185,8 @@ class _Parts:
         self._part = memoryview(b"")
 
     def readinto(self, view: memoryview) -> int:
-        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at
-        the end.
+        """Fill ``view`` with bytes, and return their number. The number is smaller than ``len(view)`` only at the end
+        of the object.
         """
         done = 0
         while done < len(view):

@@ -17,8 +17,8 @@ from container.agent.sources.base import SourceError
 
 #: Size of a part in bytes; S3 requires at least 5 MiB.
 PART = 16 << 20
-#: After each such number of parts, the size of the parts doubles, so that an upload does not reach S3's maximum number
-#: of parts.
+#: The size of the parts doubles each time this number of parts has been sent, so that an upload does not reach S3's
+#: maximum number of parts.
 _PARTS_OF_A_SIZE = 2000
 #: Number of parts that are sent while the next part is filled.
 _IN_FLIGHT = 2
@@ -96,7 +96,7 @@ class S3Upload(io.RawIOBase):
         self._end()
 
     def abort(self) -> None:
-        """Discard the upload. An object that already exists under the same key is not changed."""
+        """Discard the upload, unless it is complete. An existing object with the same key is not changed."""
         if not self._done:
             self._done = True
             self._end()

@@ -42,8 +42,7 @@ __all__ = [
 
 
 def objects(channel: HostChannel) -> tuple[DataObject, ...]:
-    """Return the channel's objects in SageMaker's order before shuffling. The order is that of the keys, or that of the
-    manifest.
+    """Return the channel's objects in SageMaker's order before shuffling: sorted by key, or as the manifest lists them.
 
     For an augmented manifest, return the manifest itself as one object. :func:`entries` reads the manifest's lines.
 

@@ -88,9 +88,7 @@ def look_up(manifest: str, listed: tuple[ManifestEntry, ...]) -> tuple[DataObjec
 
 
 def augmented_entries(channel: HostChannel) -> Iterator[AugmentedEntry]:
-    """Yield the lines of the manifest of an AugmentedManifestFile channel. See
-    :func:`container.agent.sources.entries`.
-    """
+    """Yield an entry for each line of a channel's augmented manifest. See :func:`container.agent.sources.entries`."""
     item = single.describe(channel.uri)
     with single.open(item) as stream:
         try:

@@ -1,4 +1,6 @@
-"""Parse manifests: lists of objects (ManifestFile) and lines about labelled objects (AugmentedManifestFile). Pure.
+"""Parse manifests: lists of objects (ManifestFile) and lines about labelled objects (AugmentedManifestFile).
+
+All functions are pure.
 
 Source: "S3DataSource" and "Augmented Manifest Files for Training Jobs" (AWS documentation).
 """

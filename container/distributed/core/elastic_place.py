@@ -10,9 +10,9 @@ from typing import Any
 def take_place(*imports: Callable[[], object]) -> None:
     """Import the script's libraries, then wait until this worker of an elastic Horovod job is assigned its rank.
 
-    The other workers train during the imports and the wait. ``hook/sitecustomize.py`` has set ``sys._fleetfit_place``,
-    whose method ``wait`` returns when the rank is assigned. If the job is not elastic, this attribute does not exist,
-    and this function returns at once without importing the libraries.
+    The other workers train during the imports and the wait. In any process that need not wait for a rank, this function
+    returns at once without importing the libraries. In a process that must wait, ``hook/sitecustomize.py`` has set
+    ``sys._fleetfit_place``. The method ``wait`` of this object returns when the rank is assigned.
 
     Args:
         imports: Functions that import the script's libraries.

@@ -1,4 +1,4 @@
-"""Distribute the remaining records of an epoch over the ranks. One number describes which records were consumed. Pure.
+"""Distribute the remaining records of an epoch over the ranks, with pure functions.
 
 All ranks read an epoch's records in the same order, and the records are assigned to the ranks in turn. In a step that
 begins after ``position`` consumed records, rank ``r`` of ``n`` ranks gets the records ``position + r``,

@@ -24,8 +24,8 @@ _TOLD = 128 + signal.SIGTERM
 class Notice:
     """A handler of SIGTERM that sets a flag and calls listeners.
 
-    SIGTERM announces that this process will be terminated soon. If the script has its own handler of SIGTERM, this
-    handler is still called.
+    SIGTERM announces that this process will be terminated soon. If the script has installed its own handler of SIGTERM
+    before, the script's handler is called after the listeners.
     """
 
     def __init__(self) -> None:
@@ -35,11 +35,11 @@ class Notice:
         self._listeners: list[Listener] = []
 
     def listen(self, listener: Listener | None = None) -> bool:
-        """Install a handler for SIGTERM, and add a listener.
+        """Add a listener. Install the handler of SIGTERM if it is not installed yet.
 
         Args:
-            listener: A function that the signal handler calls, or None. The function must return quickly. For example,
-                the function sets a flag.
+            listener: A function that the signal handler calls, or None to add no listener. The function must return
+                quickly. For example, it may set a flag.
 
         Returns:
             Whether the handler is installed. Python can install signal handlers only in the main thread.

@@ -123,6 +123,8 @@ class Ranks(Generic[Talk]):
     def report(self, /, **values: float) -> None:
         """Report metrics of the job. ``job.metrics()`` returns each metric with the rank that reported it.
 
+        If ``step`` is among the values, the faults of ``fit(faults=…)`` that are due at this step are injected.
+
         Raises:
             TypeError: a value is not a number.
         """
