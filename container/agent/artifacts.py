@@ -180,10 +180,10 @@ def pack(folders: Sequence[Folder], archive: Path, tell: Tell) -> Path | None:
 
 
 def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
-    """Return the entries of the folders that can be packed, sorted by path. Report the other entries in warnings.
+    """Return the folders' entries, sorted by path. Report the entries that cannot be packed in warnings.
 
-    If several folders have the same path, the first folder's entry is returned. Links that lead out of their folder,
-    and special files such as sockets, cannot be packed.
+    If several folders have the same path, only the first folder's entry is returned, and a warning is reported if the
+    contents differ. Links that lead out of their folder, and special files such as sockets, cannot be packed.
     """
     found: dict[str, ArchiveEntry] = {}
     shadowed: dict[str, list[str]] = {}
@@ -219,9 +219,9 @@ def union(folders: Sequence[Folder], tell: Tell) -> list[ArchiveEntry]:
 
 
 def _walk(folder: Folder, skipped: list[str]) -> Iterable[ArchiveEntry]:
-    """Yield the entries below a folder that can be packed. Append the paths of the other entries to ``skipped``.
+    """Yield the entries below a folder. Each folder is yielded before its content.
 
-    Each folder is yielded before its content.
+    Entries that cannot be packed are not yielded. Their paths are appended to ``skipped``.
     """
     root = os.path.realpath(folder.path)
     waiting = [root]

@@ -76,7 +76,7 @@ class _OtherFailed(Exception):
 
 
 class _Downloads:
-    """The downloads of several objects, each in its own thread.
+    """The downloads of several objects, which run in several threads.
 
     Attributes:
         ended: An event that is set when a download has failed, so that the other downloads stop.

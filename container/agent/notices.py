@@ -1,12 +1,12 @@
-"""Report when a spot host will be interrupted, as the instance metadata service announces it (``agent notices``).
+"""Report the interruptions of a spot host that the instance metadata service announces (``agent notices``).
 
     python -m container agent notices --imds http://169.254.169.254 --every 5
 
 Each notice is printed once, as a line of JSON on standard output. ``{"notice": "interruption", "in_s": 118.2}`` means
 that the host will be interrupted in that many seconds. ``{"notice": "rebalance"}`` means that the host may be
-interrupted. ``{"notice": "silence", "text": …}`` means that the metadata service does not answer. The program exits
-when its standard input ends. The program uses only the second version of the metadata service (IMDSv2), which requires
-a token.
+interrupted. ``{"notice": "silence", "text": …}`` means that the metadata service has not answered several successive
+requests. The program exits when its standard input ends. The program uses only the second version of the metadata
+service (IMDSv2), which requires a token.
 """
 
 from __future__ import annotations

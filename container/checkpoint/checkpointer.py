@@ -186,7 +186,8 @@ class Checkpointer:
         """Return the cluster whose ranks share the checkpoints.
 
         Raises:
-            CheckpointError: the job has several ranks, but no cluster through which the ranks can communicate.
+            CheckpointError: the environment variables describe several ranks, but there is no cluster through which the
+                ranks can communicate.
         """
         if self._cluster is None:
             self._cluster = surrounding_cluster()
@@ -232,6 +233,7 @@ class Checkpointer:
 
         Raises:
             FileNotFoundError: there is no checkpoint of that name.
+            ValueError: the label is not valid.
         """
         if name is None:
             self.wait()
@@ -280,7 +282,9 @@ class Checkpointer:
         Raises:
             CheckpointWriteError: this save, or an earlier pending save, failed.
             CheckpointLockedError: another process writes into the folder.
-            CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
+            CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster. Also raised if
+                the Checkpointer only reads, or if the process was forked from the process that created it.
+            ValueError: the Checkpointer is closed, or ``epoch``, ``step`` or ``batch`` is not a number of at least 0.
             TypeError: ``metadata``, ``position`` or an array cannot be stored in a checkpoint.
         """
         began = time.monotonic()
@@ -363,8 +367,11 @@ class Checkpointer:
             CheckpointVersionError: this version of fleetfit cannot read the checkpoint's format.
             CheckpointError: the process is one of several ranks, and the Checkpointer has no cluster.
             DamagedCheckpointError: the checkpoint that ``which`` names is damaged.
+            CheckpointLockedError: another process writes into the folder, and ``read_only`` is false.
+            CheckpointWriteError: ``read_only`` is false, and the folder cannot be written or an earlier save failed.
             FileNotFoundError: there is no checkpoint of that name, or ``which`` is "best" and no checkpoint has the
                 metric.
+            ValueError: ``which`` is "best", and the Checkpointer was created without ``best``.
         """
         found = share(self.cluster, self._load(which) if self.cluster.rank == 0 else None)
         self._has_restored = True
@@ -427,9 +434,9 @@ class Checkpointer:
         return self._has_restored
 
     def take_restored(self) -> Restored | None:
-        """Return the checkpoint of the last restore, but only at the first call after the restore.
+        """Return the checkpoint of the last restore. Return None if an earlier call has already returned it.
 
-        Otherwise return None. Therefore only one ``fit`` continues from the checkpoint.
+        Therefore only one ``fit`` continues from the checkpoint.
         """
         restored, self._restored = self._restored, None
         return restored

@@ -32,7 +32,7 @@ class Snapshot:
 
 
 class Publisher(Target[Snapshot]):
-    """The target of a Checkpointer's :class:`BackgroundWriter`, which writes snapshots to the disk. The methods run in
+    """A target that writes the snapshots of a Checkpointer's :class:`BackgroundWriter` to the disk. The methods run in
     the writer's thread.
     """
 

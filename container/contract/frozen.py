@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(*, frozen: bool, repr: bool = True, eq: bool = True, kw_only: bool = False):
-        """Create a frozen dataclass, as ``dataclasses.dataclass`` does. See there for the arguments.
+        """Return a decorator that creates a frozen dataclass. The arguments are those of ``dataclasses.dataclass``.
 
         The functions of the module :mod:`dataclasses` can be used with the class and its objects. A class that defines
         or inherits one of the shared methods keeps its own method.

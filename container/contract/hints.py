@@ -23,7 +23,7 @@ _MOST = 2
 
 @dataclass(frozen=True, kw_only=True)
 class Situation:
-    """The facts about a job that the choice and the text of hints depend on.
+    """The facts about a job that determine which hints are given, and the text of these hints.
 
     Attributes:
         channels: Names of the job's channels.

@@ -16,8 +16,8 @@ def deal(items: Sequence[T], hosts: int, host: int) -> tuple[T, ...]:
     """Return one host's objects of a ShardedByS3Key channel.
 
     The objects are assigned to the hosts in turn. Host *h* of *n* hosts gets the objects *h*, *h+n*, *h+2n* and so on.
-    So every object is assigned to exactly one host, and the hosts' numbers of objects differ by at most one. SageMaker
-    documents only these two facts about its own rule. Therefore scripts must not rely on the assignment of a certain
+    Therefore every object is assigned to exactly one host, and the hosts' numbers of objects differ by at most one. On
+    SageMaker, only these two facts are documented. Therefore scripts must not rely on the assignment of a certain
     object to a certain host.
 
     Args:

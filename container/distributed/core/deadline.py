@@ -1,4 +1,7 @@
-"""Terminate a process that waits too long for other processes in native code, which an exception cannot interrupt."""
+"""Terminate a process that waits too long for other processes.
+
+The process waits in native code, which an exception cannot interrupt.
+"""
 
 from __future__ import annotations
 

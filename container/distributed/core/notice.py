@@ -1,5 +1,6 @@
-"""Handle SIGTERM, which announces that this process will be terminated soon, because the job is stopped or a spot host
-is interrupted.
+"""Handle SIGTERM, which announces that this process will be terminated soon.
+
+A process receives SIGTERM when the job is stopped, or when a spot host is interrupted.
 
 Without a listener, SIGTERM terminates a script at once. A script with a listener must exit by itself before the process
 is killed.
