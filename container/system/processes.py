@@ -94,8 +94,8 @@ def spawn(
         stderr: The descriptor for standard error. If None, that of this process.
         pass_fds: The descriptors that stay open in the program under the same numbers.
         death_signal: The signal that the kernel sends to the program when the calling *thread* ends. Therefore call
-            this function from the main thread. If 0, no signal is sent, for a program that watches a lifeline and has
-            to clean up first.
+            this function from the main thread. If 0, no signal is sent. Use 0 for a program that notices the end of
+            this process by a closed connection, and has to clean up first.
         new_session: Whether the program leads a new session.
         new_group: Whether the program leads a new process group.
         nice: The amount by which the program's priority is lowered.

@@ -527,7 +527,7 @@ class Cluster(Ranks[TensorCollectives]):
         return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
-        """Return the model itself, because its variables are in this process. With parameter servers, return a copy."""
+        """Return a model whose variables are in this process: the model, or a copy if there are parameter servers."""
         return model
 
 

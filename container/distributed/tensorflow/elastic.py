@@ -120,7 +120,7 @@ class TrainingState:
         events.emit("restored", epoch=self.epoch, step=self.step, position=self.position, steps_lost=lost)
 
     def sync(self) -> None:
-        """Send rank 0's state to every rank."""
+        """Send rank 0's state to every rank, and commit the state."""
         collectives = self._cluster.collectives
         own = collectives.broadcast_object({name: getattr(self, name) for name in (*self._OWN, "furthest", "saved")})
         for name, value in own.items():
@@ -499,8 +499,8 @@ class ElasticCluster(Cluster):
         return history
 
     def _count_records(self, make_dataset: MakeDataset, state: Any) -> None:
-        """Count the records on rank 0. The records are counted only once in a job, because counting again would delay
-        all ranks.
+        """Count the records on rank 0, and send the number to all ranks. The records are counted only once in a job,
+        because counting again would delay all ranks.
 
         Raises:
             DistributedError: there are no records.

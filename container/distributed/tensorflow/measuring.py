@@ -94,7 +94,9 @@ class Laps(KerasCallback):
         events.emit("within_epoch", **found)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Report the number of steps of the epoch and their durations."""
+        """Report the number of steps of the epoch and their durations. After the first epoch, the chief also reports
+        the size of the model.
+        """
         now = time.monotonic()
         if self.batch_hooks:
             self.epoch_s = self._last - self._began

@@ -122,8 +122,8 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Return weighted batches for ranks that have different numbers of records. For each batch, the ranks exchange
-    their numbers of records.
+    """Return batches for ranks that have different numbers of records. For each batch, the ranks exchange their numbers
+    of records. The batches have weights unless ``drop`` is set.
 
     Args:
         records: This rank's records.

@@ -75,8 +75,12 @@ class ParameterServerCluster(Cluster):
         return scope
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """Return the optimizer unchanged, because each worker applies its own gradients (see
-        :meth:`Cluster.optimizer`).
+        """Return the optimizer unchanged: each worker applies its own gradients.
+
+        See :meth:`Cluster.optimizer`.
+
+        Raises:
+            RefusedError: the optimizer is of Keras 3, or ``compression`` or ``op`` is not the default.
         """
         if keras_compat.keras_of(optimizer) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)

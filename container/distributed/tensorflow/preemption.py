@@ -53,7 +53,7 @@ class SaveInTime(KerasCallback):
 
 
 def _say_why(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Print one line instead of the traceback of an exception, because the loss of rank 0 after SIGTERM is not an
-    error.
+    """Print one line instead of an exception's traceback. This exception hook is installed after SIGTERM, when the loss
+    of rank 0 is not an error.
     """
     print(f"stopping after SIGTERM: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)

@@ -129,7 +129,7 @@ class TorchCluster(Ranks[Collectives]):
         Guard(self.collectives).check(_arrays(list(model.parameters())), cause=_WHY_APART)
 
     def scale(self, learning_rate: float) -> float:
-        """Return the learning rate for all ranks, which is ``learning_rate`` multiplied by the number of ranks.
+        """Return the learning rate for a training with all ranks: ``learning_rate`` multiplied by the number of ranks.
 
         Args:
             learning_rate: The learning rate for one process.
