@@ -113,7 +113,7 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
 
 
 def _is_list(text):  # type: ignore[no-untyped-def]
-    """Return whether a text is a list as Python writes it, such as ``[1, 2]``, unlike ``[CLS]``."""
+    """Return whether a text is a list as Python writes it, such as ``[1, 2]``. ``[CLS]`` is no list."""
     if not text.startswith("["):
         return False
     import ast

@@ -77,8 +77,10 @@ def _install(target: str) -> None:
 
 
 def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
-    """Return whether the exception is uncaught: whether the interpreter has called our hook, or a hook of the script
-    that has then called our hook.
+    """Return whether the exception is uncaught.
+
+    An exception is uncaught if the interpreter itself has called our hook, or has called a hook of the script that then
+    called our hook. At an interactive prompt, no exception counts as uncaught.
 
     Args:
         frame: The frame of our hook.
@@ -525,8 +527,8 @@ def _hand_over() -> None:
 
 
 def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
-    """Do the part of this module's work that depends on the rank's environment, in a process that the importer has
-    forked.
+    """Finish this module's work in a process that an importer has forked. This part of the work depends on the rank's
+    environment.
 
     Args:
         late: The object that the reporters got in place of the ``fd:inode`` of the pipe for events.

@@ -88,8 +88,8 @@ def of(strategy: Distribution | None) -> Launcher:
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
-    """Return the number of ports that must be reserved on each host, for those servers of a strategy that cannot choose
-    a port.
+    """Return the number of ports that must be reserved on each host. They are for servers of the strategy that cannot
+    choose a free port themselves.
     """
     module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0

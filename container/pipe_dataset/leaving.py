@@ -121,8 +121,8 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Return whether the exit must still wait, because one of TensorFlow's threads is in Python, is about to enter
-    Python, or will certainly enter Python later.
+    """Return whether the exit must still wait for TensorFlow's threads: whether one of them is in Python, is about to
+    enter Python, or will certainly enter Python later.
     """
     with _lock:
         certain, possible = _finishing, _open

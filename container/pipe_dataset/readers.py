@@ -201,7 +201,7 @@ def open_stream(request: ReadRequest) -> StreamReader:
 
 
 def _begin(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next FIFO.
+    """Open the FIFO of the next epoch, or of the epoch that :func:`choose` has chosen.
 
     Returns:
         The folder of the FIFO, the number of the FIFO, its descriptor, and the number of records to skip.

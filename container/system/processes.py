@@ -83,7 +83,7 @@ def spawn(
     nice: int = 0,
     blocked: Collection[int] = (),
 ) -> int:
-    """Start a program that ends when this process ends.
+    """Start a program. By default, the kernel kills the program when this process ends.
 
     Args:
         argv: The command. ``argv[0]`` is looked up in the PATH of ``env``.
@@ -250,7 +250,7 @@ def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list
 
 
 def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tuple[list[int], dict[int, int]]:
-    """Kill every descendant of this process with SIGKILL, until no descendant exists.
+    """Kill every descendant of this process with SIGKILL, until no descendant exists or the deadline has passed.
 
     Args:
         spare: The pids of children that are not killed. The descendants of these children are not killed either.

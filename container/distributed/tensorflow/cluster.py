@@ -92,8 +92,8 @@ class Cluster(Ranks[TensorCollectives]):
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
-        """Raise an error if an option of :meth:`optimizer` is set that this cluster does not support, because the
-        cluster does not reduce gradients over ranks.
+        """Raise an error if ``compression`` or ``op`` of :meth:`optimizer` is set. This check is for clusters that do
+        not reduce gradients over ranks.
 
         Args:
             compression: The option ``compression`` of :meth:`optimizer`.

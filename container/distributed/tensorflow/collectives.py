@@ -210,7 +210,7 @@ class TensorFlowCollectives(_OfArrays):
         self._functions: dict[Any, Any] = {}
 
     def check_op(self, op: str) -> None:
-        """Raise an error if the operation is Adasum, because only Horovod supports Adasum.
+        """Raise an error if the operation is Adasum, which only Horovod supports.
 
         Raises:
             RefusedError: the operation is Adasum.

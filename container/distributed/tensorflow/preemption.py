@@ -43,7 +43,7 @@ class SaveInTime(KerasCallback):
             telling_end("the training is saved")
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Stop handling SIGTERM, because the training has ended normally."""
+        """Stop handling SIGTERM when the training has ended normally."""
         notice.forget(self._told)
 
     def _told(self) -> None:

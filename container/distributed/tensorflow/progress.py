@@ -55,7 +55,7 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
 
 
 def why_apart(records: Any) -> str:
-    """Return why each process that calls ``make_dataset`` may get the records in a different order. Return "" if no
+    """Return why the order of the records may differ between the processes that call ``make_dataset``. Return "" if no
     reason is known.
 
     Args:
@@ -289,9 +289,10 @@ class DataProgress:
             consumed yet.
 
         Raises:
-            DistributedError: ``insists`` is True, but the consumed records cannot be determined, because the number of
-                ranks, the batch size or the shuffle buffer has changed.
-            EpochBeginsAnew: the consumed records cannot be determined, and ``insists`` is False.
+            DistributedError: the number of ranks, the batch size or the shuffle buffer has changed. Therefore the
+                consumed records cannot be determined, but ``insists`` is True.
+            EpochBeginsAnew: the checkpoint has no position in the data, or the consumed records cannot be determined
+                and ``insists`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
             raise EpochBeginsAnew("the checkpoint has no position in the data")

@@ -251,7 +251,7 @@ class Comparing:
         self._steps, self._depth, self._have_met = 0, 0, True
 
     def wait_for_meeting(self) -> None:
-        """Make :meth:`steps` raise an error until :meth:`begin` or :meth:`pause` is called."""
+        """Require a rendezvous: make :meth:`steps` raise an error until :meth:`begin` or :meth:`pause` is called."""
         self._have_met = False
 
     def pause(self) -> None:

@@ -159,8 +159,8 @@ class TorchLoader:
         """Yield three values for each step.
 
         Yields:
-            The batch of this rank, the number of this rank's records without repeated records, and the number of
-            records of all ranks.
+            The batch of this rank, the number of this rank's records (a repeated record does not count), and the number
+            of records of all ranks.
         """
         if self._records is None:
             yield from self._loader
@@ -219,8 +219,8 @@ class TorchLoader:
         """Yield three values for each remaining step of the epoch of an iterable dataset.
 
         Yields:
-            The records of this rank, the number of this rank's records without repeated records, and the number of
-            records of all ranks.
+            The records of this rank, their number (a repeated record does not count), and the number of records of all
+            ranks.
         """
         assert self._stream is not None
         rank, size = self._collectives.rank, self._collectives.size
