@@ -173,7 +173,8 @@ class TFRecordFraming:
 
 
 def _equal(data: Buffer, start: int, end: int, head: bytes, size: int) -> int:
-    """Return the number of successive complete records from ``start`` on that have the header ``head``.
+    """Return the number of successive complete records from ``start`` on that have the header ``head``. If there are
+    fewer than ``_ROW`` such records, the result may be 0.
 
     The function is fast because it uses slices with a step. Each slice compares one byte of the header in all records
     at once.

@@ -10,8 +10,8 @@ import os
 import sys
 
 _FALSE = ("false", "no", "off", "0", "none")
-#: Minimum similarity of two names for a suggestion: ``--epoch`` and ``--epochs``, but not ``--model_dir`` and
-#: ``--model_dim``.
+#: Minimum similarity of two names for a suggestion. ``--epoch`` and ``--epochs`` are similar enough. ``--model_dir``
+#: and ``--model_dim`` are not.
 _ALIKE = 0.92
 
 
@@ -62,7 +62,7 @@ def wrap(argparse, tell):  # type: ignore[no-untyped-def]
 
 
 def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
-    """Yield warnings for the user.
+    """Yield a warning for each argument that the parser has probably misinterpreted or dropped.
 
     Args:
         parser: The script's parser.
@@ -113,7 +113,7 @@ def remarks(parser, arguments, values, rest):  # type: ignore[no-untyped-def]
 
 
 def _is_list(text):  # type: ignore[no-untyped-def]
-    """Return whether a text is a list as Python writes it, such as ``[1, 2]``, unlike ``[CLS]``."""
+    """Return whether a text is a list as Python writes it, such as ``[1, 2]``. ``[CLS]`` is no list."""
     if not text.startswith("["):
         return False
     import ast

@@ -2,9 +2,10 @@
 
 ``sitecustomize`` in this folder imports this module if the job's strategy distributes the training. The module wraps
 the few functions with which a process joins a cluster or exchanges data, when their libraries are imported. The module
-reports each way of joining once to the toolkit, and a summary at the end of the process. If the facts cannot be
-determined, the module reports the facts as unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence`
-evaluates the reports. The code works with Python 3.6, and an error in this module never reaches the script.
+sends its reports to the toolkit, which is fleetfit's process that starts the ranks. The module reports each way of
+joining once, and a summary at the end of the process. If the facts cannot be determined, the module reports them as
+unknown, and the toolkit does not warn. :mod:`container.toolkit.evidence` evaluates the reports. The code works with
+Python 3.6, and an error in this module never reaches the script.
 """
 
 import atexit
@@ -54,13 +55,15 @@ class Evidence:
         self._counters = []
 
     def open(self):  # type: ignore[no-untyped-def]
-        """Report that this process is being observed."""
+        """Report that this process is being observed, and register :meth:`close` for its end."""
         self._tell({"pid": self._pid, "opened": True})
         atexit.register(self.close)  # registered first, so that atexit calls this function last
 
     def go_on(self):  # type: ignore[no-untyped-def]
-        """Report that this process, which the importer has forked, is being observed. The importer's own report does
-        not apply to its forks.
+        """Report that this process, which was forked from an importer, is being observed.
+
+        An importer is a process that imports a script's packages and then forks ranks. Its own report does not apply to
+        its forks.
         """
         self._pid = os.getpid()
         self._tell({"pid": self._pid, "opened": True})
@@ -89,13 +92,15 @@ class Evidence:
         self._counters.append(count)
 
     def doubt(self, why):  # type: ignore[no-untyped-def]
-        """Record and report that the facts about this process can no longer be known."""
+        """Record and report why the facts about this process cannot be known. Only the first reason counts."""
         if not self.unknown:
             self.unknown = why
             self._tell({"pid": os.getpid(), "unknown": why})
 
     def close(self):  # type: ignore[no-untyped-def]
-        """Report all facts to the toolkit at the end of the process."""
+        """Report all facts to the toolkit at the end of the process. A forked child reports them only if it has joined
+        other processes.
+        """
         try:
             if os.getpid() != self._pid and not self.joined:
                 return  # a forked child, for which the toolkit does not wait

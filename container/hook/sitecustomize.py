@@ -3,11 +3,11 @@
 Other modules in this folder report whether the process joins the others (``_fleetfit_evidence``), and how its arguments
 were interpreted (``_fleetfit_arguments``).
 
-The toolkit puts this folder first into ``PYTHONPATH`` of every rank. Python's own ``site`` module then imports this
-file when the interpreter starts, and the script needs no decorator. This module removes its folder from the path, and
-imports the ``sitecustomize`` that would otherwise have been imported. Then the module installs a ``sys.excepthook``
-that writes one event line before it calls the previous hook. The module also provides replacements for SageMaker's
-modules that are not installed.
+The toolkit is fleetfit's process that starts the ranks of a host. It puts this folder first into ``PYTHONPATH`` of
+every rank. Python's own ``site`` module then imports this file when the interpreter starts, and the script needs no
+decorator. This module removes its folder from the path, and imports the ``sitecustomize`` that would otherwise have
+been imported. Then the module installs a ``sys.excepthook`` that writes one event line before it calls the previous
+hook. The module also provides replacements for SageMaker's modules that are not installed.
 
 Any Python that a shell script starts imports this file as well. Therefore the code works with Python 3.6. An error in
 this module must never reach the script. If an exception cannot be reported, the toolkit uses the process's output
@@ -44,9 +44,10 @@ def _leave_the_path() -> None:
 
 
 class _LateTarget:
-    """The ``fd:inode`` of the pipe for events, in the importer and its forks.
+    """The ``fd:inode`` of the pipe for events, in an importer and its forks.
 
-    A fork gets the pipe when the fork is set up for its rank. Until then, ``text`` is empty.
+    An importer is a process that imports a script's packages, and from which ranks are then forked. A fork gets the
+    pipe when it is set up for its rank. Until then, ``text`` is empty.
     """
 
     def __init__(self) -> None:
@@ -57,7 +58,7 @@ class _LateTarget:
 
 
 def _install(target: str) -> None:
-    """Install a ``sys.excepthook`` that reports the exception and then calls the previous hook.
+    """Install a ``sys.excepthook`` that reports an uncaught exception and then calls the previous hook.
 
     Args:
         target: The pipe for events, as ``fd:inode``.
@@ -76,8 +77,10 @@ def _install(target: str) -> None:
 
 
 def _is_uncaught(frame) -> bool:  # type: ignore[no-untyped-def]
-    """Return whether the exception is uncaught: whether the interpreter has called our hook, or a hook of the script
-    that has then called our hook.
+    """Return whether the exception is uncaught.
+
+    An exception is uncaught if the interpreter itself has called our hook, or has called a hook of the script that then
+    called our hook. At an interactive prompt, no exception counts as uncaught.
 
     Args:
         frame: The frame of our hook.
@@ -135,7 +138,10 @@ def _line(kind, value, trace) -> bytes:  # type: ignore[no-untyped-def]
 
 
 def _write(fd: int, line: bytes) -> None:
-    """Write the whole line. The kernel does not mix lines of up to PIPE_BUF bytes with the lines of other writers."""
+    """Write the line. Drop its rest if the toolkit does not read for 2 seconds.
+
+    The kernel does not mix lines of up to PIPE_BUF bytes with the lines of other writers.
+    """
     while line:
         try:
             line = line[os.write(fd, line) :]
@@ -254,7 +260,9 @@ def _when_imported(name, then) -> None:  # type: ignore[no-untyped-def]
 
 
 def _check_arguments(wrap, target: str) -> None:  # type: ignore[no-untyped-def]
-    """Check how the script's arguments are interpreted, beginning with the import of argparse.
+    """Wrap argparse's parser now, or when argparse is imported. The wrapped parser reports arguments that it
+    misinterprets.
+
 
     Args:
         wrap: A function that wraps the parser of the module ``argparse``.
@@ -345,7 +353,10 @@ class _Place:
         self._fd = fd
 
     def wait(self) -> None:
-        """Report that this worker is ready, and wait for its rank. Exit if the worker gets no rank."""
+        """Report that this worker is ready, and wait for its rank. Exit if the worker gets no rank.
+
+        Later calls do nothing.
+        """
         if self._fd < 0:
             return
         import json
@@ -360,7 +371,7 @@ class _Place:
 
 
 def _watch_servers(target: str) -> None:
-    """Report that the script itself waits in ``tf.distribute.Server.join()``, which never returns.
+    """Make ``tf.distribute.Server.join()``, which never returns, report when the script itself calls it.
 
     Such a script is a server. The toolkit stops the script when the scripts that train have ended.
 
@@ -516,8 +527,8 @@ def _hand_over() -> None:
 
 
 def _go_on(late, evidence) -> None:  # type: ignore[no-untyped-def]
-    """Do the part of this module's work that depends on the rank's environment, in a process that the importer has
-    forked.
+    """Finish this module's work in a process that an importer has forked. This part of the work depends on the rank's
+    environment.
 
     Args:
         late: The object that the reporters got in place of the ``fd:inode`` of the pipe for events.

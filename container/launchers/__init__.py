@@ -2,8 +2,8 @@
 the cluster (the membership).
 
 A launcher is a module with a function ``plan(environment, membership, command) -> Plan``. To add a launcher, add a file
-and a line in :data:`LAUNCHERS`. A launcher only makes the plan. The toolkit starts the planned processes, with the
-launcher's runtime.
+and a line in :data:`LAUNCHERS`. A launcher only makes the plan. The toolkit, which is fleetfit's process on each host,
+starts the planned processes with the launcher's runtime.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Launcher:
         module: The name of the module with the launcher's ``plan``.
         runtime: The class that runs a host's processes, as ``module:class``. See
             :class:`container.toolkit.runtime.Runtime`.
-        membership_changes: Whether hosts join and leave while the job runs. If True, the supervisor decides the
-            membership. If False, the coordinator on algo-1 decides.
+        membership_changes: Whether hosts join and leave while the job runs. If True, the supervisor (the process that
+            owns the job) decides the membership. If False, the coordinator on algo-1 decides.
         own_sessions: Whether the processes of each host get their own session (setsid) when several hosts share a
             machine. Linux divides the processor time among sessions. Use True for ranks that sleep while they wait.
             Use False for ranks that poll while they wait, such as MPI's, because such a rank can yield the processor
@@ -88,8 +88,8 @@ def of(strategy: Distribution | None) -> Launcher:
 
 
 def ports_per_host(strategy: Distribution | None) -> int:
-    """Return the number of ports that must be reserved on each host, for those servers of a strategy that cannot choose
-    a port.
+    """Return the number of ports that must be reserved on each host. They are for servers of the strategy that cannot
+    choose a free port themselves.
     """
     module = importlib.import_module(of(strategy).module)
     return int(module.ports_per_host(strategy)) if hasattr(module, "ports_per_host") else 0

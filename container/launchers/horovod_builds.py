@@ -36,7 +36,8 @@ def needed_by(text: bytes, framework: str | None) -> frozenset[str]:
 
     Args:
         text: The text of the script.
-        framework: The framework of the job's estimator. None if unknown.
+        framework: The framework of the job's estimator. If it is "torch", a script that imports
+            :mod:`container.distributed`, but not Horovod itself, needs Horovod for PyTorch. None if unknown.
     """
     parts = {tuple(name.split(".")[:2]) for name in _imports_of(text)}
     needed = {"torch"} if ("horovod", "torch") in parts else set()

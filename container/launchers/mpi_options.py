@@ -1,4 +1,4 @@
-"""Parse the user's ``custom_mpi_options``, so that they override our options. Pure.
+"""Parse the user's ``custom_mpi_options``, and merge them with our options. The user's options take precedence. Pure.
 
 mpirun aborts if a ``-mca`` parameter is repeated or an option is unknown. Therefore the options are parsed instead of
 appended. The tables follow OpenMPI 4.1's ``orterun.c`` and OpenMPI 5.0's ``mpirun --help``.

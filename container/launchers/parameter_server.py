@@ -1,5 +1,5 @@
-"""Plan the *parameter_server* launcher, for the two kinds of clusters that ``cluster_spec`` of ``ParameterServer``
-selects.
+"""Plan the *parameter_server* launcher, which has two kinds of clusters. The option ``cluster_spec`` of
+``ParameterServer`` selects the kind.
 
 * ``coordinator``: the cluster of TensorFlow 2. Every host runs a ``ps`` process and a worker, and algo-1 also runs the
   chief. The script runs on the chief and on every worker. The chief schedules the training, and the workers execute it.

@@ -24,7 +24,9 @@ def plan(environment: Environment, membership: Membership, command: tuple[str, .
 
 
 def _data(environment: Environment) -> str:
-    """Return the end of a sentence that says which channels each host has as a whole, and which in part."""
+    """Return the end of a sentence about the data of each host. The text names the channels of which each host has a
+    share, and the channels of which each host has all data.
+    """
     sharded = {
         name: config.get("S3DistributionType") == "ShardedByS3Key"
         for name, config in sorted(environment.input_data_config.items())

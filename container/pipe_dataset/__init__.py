@@ -11,9 +11,10 @@ The class has the arguments of ``sagemaker_tensorflow.PipeModeDataset``. The cla
 laptop, in containers and on SageMaker. Each iterator reads the channel's next epoch. Each repetition of ``repeat()``
 and each epoch of ``fit()`` creates an iterator. An epoch begins when its first element is requested.
 
-Records are read at TensorFlow's native speed. TensorFlow's reader of TFRecords reads the FIFO through a small library,
-which provisioning compiles (``reader.cc``). Without this library, Python copies the stream into files in memory, and
-TensorFlow's reader reads these files. Each of these files contains some megabytes and ends at the end of a record.
+Records are read at TensorFlow's native speed. TensorFlow's reader of TFRecords reads the FIFO through a small library
+(``reader.cc``). Provisioning, which installs a job's Python environment, compiles this library. Without this library,
+Python copies the stream into files in memory, and TensorFlow's reader reads these files. Each of these files contains
+some megabytes and ends at the end of a record.
 TensorFlow cannot read RecordIO, and its reader of lines drops carriage returns. Therefore Python reads records of these
 two formats and passes them to TensorFlow in batches.
 

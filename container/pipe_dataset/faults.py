@@ -112,7 +112,10 @@ def explain(message: str) -> Exception | None:
 
 
 def _is_damaged(reader: Reader, offset: int, record: int) -> bool:
-    """Return whether a record is damaged. The record is read again from its object."""
+    """Return whether a record is damaged. The record is read again from its object.
+
+    Return False if the record cannot be read.
+    """
     with contextlib.suppress(Exception):  # the object may have been deleted, or may not be readable here
         from container.agent import sources
 

@@ -26,8 +26,9 @@ from collections.abc import Iterator
 
 #: How long the exit waits for TensorFlow's threads at most, in seconds.
 _GRACE = 10.0
-#: If an open reader has got no request for twice the longest time between two requests, no further request is expected,
-#: because TensorFlow has then read ahead enough. Minimum and maximum of this time, in seconds.
+#: Minimum and maximum of the quiet time, in seconds. The quiet time is twice the longest time between two requests. If
+#: the readers have got no request for the quiet time, TensorFlow has read ahead enough, and no further request is
+#: expected.
 _QUIET, _LONGEST_QUIET = 0.1, 0.5
 _PAUSE = 0.001
 
@@ -120,8 +121,8 @@ def _leave(signal: int, process: int) -> None:
 
 
 def _is_awaited() -> bool:
-    """Return whether the exit must still wait, because one of TensorFlow's threads is in Python, is about to enter
-    Python, or will certainly enter Python later.
+    """Return whether the exit must still wait for TensorFlow's threads: whether one of them is in Python, is about to
+    enter Python, or will certainly enter Python later.
     """
     with _lock:
         certain, possible = _finishing, _open

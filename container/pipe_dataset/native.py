@@ -123,7 +123,11 @@ def _end_service(loaded: Any, process: int) -> None:
 
 
 def name(request: str) -> str:
-    """Return the file name with which TensorFlow opens a request."""
+    """Return the file name under which TensorFlow reads a channel through the library.
+
+    Args:
+        request: The request to read the channel, as text (:meth:`ReadRequest.to_text`).
+    """
     return f"{_SCHEME}://{request}"
 
 

@@ -1,4 +1,4 @@
-"""Find the FIFO that a reader must open, given the rank's folder and the next epoch."""
+"""Find and open the FIFO of this rank's next epoch, and count the epochs that were started."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ def open_stream(request: ReadRequest) -> StreamReader:
 
 
 def _begin(request: ReadRequest) -> tuple[Path, int, int, int]:
-    """Open the next FIFO.
+    """Open the FIFO of the next epoch, or of the epoch that :func:`choose` has chosen.
 
     Returns:
         The folder of the FIFO, the number of the FIFO, its descriptor, and the number of records to skip.
@@ -235,7 +235,10 @@ def _again(request: ReadRequest, epoch: int) -> tuple[Path, int, int, int]:
 
 
 def _begin_native(text: str) -> NativeReader:
-    """Open a reader. The library calls this function. See :func:`open_reader`."""
+    """Open a reader of the next epoch. TensorFlow itself reads the FIFO.
+
+    The library (:mod:`container.pipe_dataset.native`) calls this function.
+    """
     request = ReadRequest.from_text(text)
     place, epoch, file, skip = _begin(request)
     reader = NativeReader(request.channel, place, epoch, file, skip=skip)
@@ -246,7 +249,7 @@ def _begin_native(text: str) -> NativeReader:
 
 
 def _end_native(reader: NativeReader) -> None:
-    """Close a reader. The library calls this function. See :func:`close_reader`."""
+    """Close a reader that :func:`_begin_native` has opened. The library calls this function."""
     with _lock:
         request = _native.pop(reader)
     _close(request, reader)
@@ -254,7 +257,7 @@ def _end_native(reader: NativeReader) -> None:
 
 @leaving.asked()
 def next_segment(number: Any) -> Any:
-    """Return the file name of the next segment.
+    """Return the file name of the next segment, which is a file in memory that contains some of the records.
 
     Raises:
         StopIteration: the epoch has ended.

@@ -1,4 +1,4 @@
-"""Read the FIFO of an epoch into segments that contain complete records."""
+"""Read the FIFO of an epoch into segments. A segment is a file in memory that contains complete records."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ class StreamReader:
         pipes.widen(file)
 
     def next_segment(self) -> str | None:
-        """Return the name of a file of complete records. Return None at the end of the stream.
+        """Return the name of the next segment, a file of complete records. Return None at the end of the stream.
 
         The file is overwritten when the :data:`SEGMENTS`-th segment after the returned one is filled.
 

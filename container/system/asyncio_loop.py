@@ -1,4 +1,4 @@
-"""Run the supervisor and its helper programs on asyncio."""
+"""Run the supervisor, which is the process that owns a job, and its helper programs on asyncio."""
 
 from __future__ import annotations
 

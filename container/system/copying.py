@@ -39,8 +39,8 @@ def copy_tree(source: Path, target: Path) -> None:
         target: The folder for the copies, which is created if missing.
 
     Raises:
-        CopyError: an entry is neither a file, a folder nor a link, a link is broken or circular, or folders are nested
-            too deeply.
+        CopyError: a link is broken or circular, folders are nested too deeply, or an entry is neither a file, a folder
+            nor a link.
         OSError: reading or writing failed.
     """
     root = os.path.realpath(source)
@@ -100,8 +100,8 @@ def clones(source: str, target: str) -> bool:
 
 
 def _copy_content(reading: int, writing: int, size: int) -> Iterator[int]:
-    """Copy everything except holes within the kernel. The kernel shares blocks between the two files if the file system
-    supports this (btrfs, XFS).
+    """Copy a file's content, except its holes. The kernel copies the bytes if it can. It shares blocks between the two
+    files if the file system supports this (btrfs, XFS).
 
     Yields:
         The number of bytes copied since the last value.

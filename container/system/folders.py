@@ -86,7 +86,7 @@ def claim(folder: Path) -> None:
 
 
 def is_abandoned(folder: Path) -> bool:
-    """Return whether fleetfit has created a folder, and the process that has created the folder has ended.
+    """Return whether a folder was created by a process of fleetfit that has ended.
 
     A folder of importers always counts as abandoned, because the folder does not name its creator. Other processes may
     still use an abandoned folder.

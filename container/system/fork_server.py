@@ -162,7 +162,7 @@ class ForkServer(abc.ABC):
         send(sock, {"op": "forked", "pid": pid})
 
     def _ended(self, pid: int, status: int, usage: resource.struct_rusage) -> None:
-        """Tell the client that its process has ended.
+        """Tell a client that the process forked for its request has ended. Ignore the end of other processes.
 
         Args:
             pid: The pid of the process, which may also be an adopted process.

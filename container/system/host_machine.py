@@ -1,4 +1,4 @@
-"""Describe this machine for a plan: the Python, the cores, the GPUs and mpirun."""
+"""Describe this machine for the plan of a job's processes: the Python, the cores, the GPUs and mpirun."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def pids(folder: Path) -> list[int]:
 
 
 def runs(pid: int) -> bool:
-    """Return whether a process is an importer.
+    """Return whether a process other than this one is an importer.
 
     The pid of an importer that has ended may now belong to another process.
     """
@@ -125,9 +125,9 @@ def remove(place: Path) -> None:
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a folder's lock, so that only one importer is started when several toolkits need one.
+    """Hold a folder's lock, so that only one importer is started when the toolkits of several hosts need one.
 
-    The folder is created if it does not exist.
+    A toolkit is the process that starts the ranks of a host. The folder is created if it does not exist.
 
     Raises:
         PermissionError: the folder belongs to another user, or other users may enter it.

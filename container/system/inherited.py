@@ -1,7 +1,8 @@
 """Compare the properties that two processes have inherited besides their environment, and take over some of them.
 
-An importer uses this module. A process that is forked from the importer replaces a process that a toolkit or mpirun has
-started, and must have the same properties as that process.
+An importer, which is a process that imports a script's packages and then forks ranks, uses this module. A process that
+is forked from the importer replaces a process that mpirun or a host's toolkit has started, and must have the same
+properties as the replaced process.
 """
 
 from __future__ import annotations

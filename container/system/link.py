@@ -1,4 +1,4 @@
-"""Send and receive frames (:mod:`container.contract.frames`) on the loop, over sockets or pipes."""
+"""Send and receive frames (:mod:`container.contract.frames`) on an event loop, over sockets or pipes."""
 
 from __future__ import annotations
 

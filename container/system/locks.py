@@ -64,7 +64,7 @@ def take_from_askers(descriptor: int) -> bool:
 
 
 def is_held(path: Path) -> bool:
-    """Return whether a process holds a lock. Return False if the file does not exist."""
+    """Return whether a process holds the exclusive lock of a file. Return False if the file does not exist."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:

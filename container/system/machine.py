@@ -20,8 +20,8 @@ class MachineFacts:
     """The resources of this machine that this process may use, given its affinity, control groups and limits.
 
     Attributes:
-        cores: The number of whole cores that may be used: the smaller of the affinity mask and the control group's
-            quota.
+        cores: The number of whole cores that may be used: the size of the affinity mask, or the control group's quota
+            (rounded up) if the quota is smaller.
         cores_of_machine: The number of cores that the kernel knows.
         cpu_quota: The control group's quota in cores. None if the control group has no quota.
         memory_bytes: The memory that may be used, in bytes: the machine's memory, or the control group's limit.

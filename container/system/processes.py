@@ -83,7 +83,7 @@ def spawn(
     nice: int = 0,
     blocked: Collection[int] = (),
 ) -> int:
-    """Start a program that ends when this process ends.
+    """Start a program. By default, the kernel kills the program when this process ends.
 
     Args:
         argv: The command. ``argv[0]`` is looked up in the PATH of ``env``.
@@ -94,8 +94,8 @@ def spawn(
         stderr: The descriptor for standard error. If None, that of this process.
         pass_fds: The descriptors that stay open in the program under the same numbers.
         death_signal: The signal that the kernel sends to the program when the calling *thread* ends. Therefore call
-            this function from the main thread. If 0, no signal is sent, for a program that watches a lifeline and has
-            to clean up first.
+            this function from the main thread. If 0, no signal is sent. Use 0 for a program that notices the end of
+            this process by a closed connection, and has to clean up first.
         new_session: Whether the program leads a new session.
         new_group: Whether the program leads a new process group.
         nice: The amount by which the program's priority is lowered.
@@ -250,7 +250,7 @@ def descendants(root: int | None = None, *, spare: Collection[int] = ()) -> list
 
 
 def end_descendants(*, spare: Collection[int] = (), deadline: float = 2.0) -> tuple[list[int], dict[int, int]]:
-    """Kill every descendant of this process with SIGKILL, until no descendant exists.
+    """Kill every descendant of this process with SIGKILL, until no descendant exists or the deadline has passed.
 
     Args:
         spare: The pids of children that are not killed. The descendants of these children are not killed either.

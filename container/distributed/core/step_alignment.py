@@ -86,7 +86,7 @@ class Agreement:
         return (0, 0) if total == LEFT else (total, ranks)
 
     def leave(self, iteration: int) -> None:
-        """Report to rank 0 that this process has stopped reading in this iteration."""
+        """Report to rank 0 that this rank has stopped reading. The iteration then ends on all ranks."""
         with contextlib.suppress(OSError), self._lock:
             self._connection.sendall(_SAYS.pack(iteration, LEFT, 0, 0))
 

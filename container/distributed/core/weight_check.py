@@ -36,7 +36,9 @@ class Guard:
         self._start: np.ndarray[Any, Any] | None = None
 
     def start(self, weights: Sequence[Any]) -> None:
-        """Record the initial weights."""
+        """Record the initial weights. Without them, :meth:`check` cannot recognise differences that are caused by
+        rounding, and reports every difference.
+        """
         self._start = projections(weights)
 
     def check(self, weights: Sequence[Any], *, step: int | None = None, cause: str = "") -> None:
@@ -48,7 +50,7 @@ class Guard:
             cause: A sentence about the likely cause, for the error message.
 
         Raises:
-            WeightsDifferError: on every rank, if the weights differ.
+            WeightsDifferError: on every rank, if the weights differ by more than rounding.
         """
         if self._collectives.size == 1:
             return
@@ -86,8 +88,8 @@ def digest(weights: Sequence[Any]) -> int:
 
 
 def projections(weights: Sequence[Any]) -> np.ndarray[Any, Any]:
-    """Return one number for each weight: the sum of the weight's elements, each with a fixed random sign. If two ranks'
-    weights differ, these numbers differ. Shape: (weights,).
+    """Return one number for each weight: the sum of the weight's elements, each with a fixed random sign. Of a large
+    weight, only a sample of the elements is added up. Shape: (weights,).
     """
     return np.array([_projection(_value(weight)) for weight in weights], np.float64)
 

@@ -195,7 +195,8 @@ class Synchronize(KerasCallback):
 
 
 def average_logs(cluster: Cluster, logs: Logs) -> None:
-    """Replace each value in ``logs`` with its mean over the ranks.
+    """Replace each scalar in ``logs`` with its mean over the ranks. For metrics other than losses, the ranks are
+    weighted by :attr:`Cluster.epoch_weight`.
 
     Raises:
         DistributedError: the ranks log different metrics.
@@ -256,7 +257,7 @@ class WarmUp(KerasCallback):
         self._epoch = epoch
 
     def on_train_batch_begin(self, batch: int, logs: Logs | None = None) -> None:
-        """Set the learning rate for this batch."""
+        """Set the learning rate for this batch. After the warm-up, do nothing."""
         if self._done:
             return
         within = batch / self._batches if self._batches else 0.0
@@ -270,8 +271,8 @@ class WarmUp(KerasCallback):
         )
 
     def on_train_batch_end(self, batch: int, logs: Logs | None = None) -> None:
-        """Record the number of the batch, because the length of an epoch may be unknown until the first epoch has
-        ended.
+        """Record the number of the batch. If the length of an epoch is unknown, :meth:`on_epoch_end` derives the length
+        from the number of the last batch.
         """
         self._last_batch = batch
 
@@ -363,7 +364,7 @@ class CountSteps(KerasCallback):
             self._counted = int(keras_compat.value(self._counter))
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Subtract a step that trained nothing from the optimizer's counter."""
+        """Subtract 1 from the optimizer's counter if the epoch had a step that trained nothing."""
         if self._counter is None:
             return
         right = self._counted + self._counting.finished_steps() - self._before
@@ -410,13 +411,13 @@ class ProgressCallback(KerasCallback):
         self._faults = cluster.faults
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
-        """Start a thread that watches the number of finished steps, on the chief of parameter servers."""
+        """Start a thread that watches the number of finished steps, if this is the chief of parameter servers."""
         if self._cluster.coordinates:
             self._watch = threading.Event()
             threading.Thread(target=self._watch_steps, args=(self._watch,), daemon=True).start()
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Report the epoch's metrics.
+        """Report the end of the epoch. On the chief, also report the epoch's metrics if ``report`` is set.
 
         Raises:
             DistributedError: the epoch had no batches.
@@ -443,14 +444,15 @@ class ProgressCallback(KerasCallback):
         )
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Report to the job that the training has ended."""
+        """Report that the training has ended. Print a warning if compression was impossible in most steps."""
         if self._watch is not None:
             self._watch.set()
         self._warn_of_useless_compression()
         events.emit("phase", name="training_ended")
 
     def _watch_steps(self, ended: threading.Event) -> None:
-        """Report progress whenever the number of steps on the parameter servers increases, until ``ended`` is set.
+        """Watch the number of steps on the parameter servers until ``ended`` is set. When the number increases, report
+        progress and inject the faults that are due.
 
         A thread watches this number because, with parameter servers, ``fit`` does not accept callbacks for batches.
         """

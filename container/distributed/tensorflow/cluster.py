@@ -92,8 +92,8 @@ class Cluster(Ranks[TensorCollectives]):
         return optimizers.distribute(optimizer, self.collectives, op=op, compression=compression)
 
     def _refuse_reduction(self, compression: str | None, op: str, where: str) -> None:
-        """Raise an error if an option of :meth:`optimizer` is set that this cluster does not support, because the
-        cluster does not reduce gradients over ranks.
+        """Raise an error if ``compression`` or ``op`` of :meth:`optimizer` is set. This check is for clusters that do
+        not reduce gradients over ranks.
 
         Args:
             compression: The option ``compression`` of :meth:`optimizer`.
@@ -527,7 +527,7 @@ class Cluster(Ranks[TensorCollectives]):
         return _write_saved_model(self._local(model), folder) if folder is not None else None
 
     def _local(self, model: Any) -> Any:
-        """Return the model itself, because its variables are in this process. With parameter servers, return a copy."""
+        """Return a model whose variables are in this process: the model, or a copy if there are parameter servers."""
         return model
 
 

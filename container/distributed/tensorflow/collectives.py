@@ -1,7 +1,7 @@
 """Define the collective operations for TensorFlow scripts. The operations can also reduce gradients.
 
-Every method is a collective operation. All ranks must call the same methods in the same order, with values of the same
-shapes.
+The methods that exchange values are collective operations. All ranks must call these methods in the same order, with
+values of the same shapes.
 """
 
 from __future__ import annotations
@@ -114,12 +114,12 @@ class HorovodTensors(_OfArrays):
 
     @property
     def rank(self) -> int:
-        """Return the number of this rank. Horovod reports the number."""
+        """Return the number of this rank, as Horovod reports it."""
         return int(self._hvd.rank())
 
     @property
     def size(self) -> int:
-        """Return the number of ranks. Horovod reports the number."""
+        """Return the number of ranks, as Horovod reports it."""
         return int(self._hvd.size())
 
     def check_op(self, op: str) -> None:
@@ -175,8 +175,8 @@ class HorovodTensors(_OfArrays):
     def restart(self) -> None:
         """Reset the number of the next collective operation to 1, after a new rendezvous.
 
-        Horovod matches the operations of the ranks by number. A rank that joins begins with 1. Therefore all ranks must
-        begin with 1 again.
+        Horovod matches the operations of the ranks by their names, which contain the numbers. A rank that joins begins
+        with 1. Therefore all ranks must begin with 1 again.
         """
         self._acts = 0
 
@@ -210,7 +210,7 @@ class TensorFlowCollectives(_OfArrays):
         self._functions: dict[Any, Any] = {}
 
     def check_op(self, op: str) -> None:
-        """Raise an error if the operation is Adasum, because only Horovod supports Adasum.
+        """Raise an error if the operation is Adasum, which only Horovod supports.
 
         Raises:
             RefusedError: the operation is Adasum.
@@ -313,7 +313,7 @@ def _sendable(array: Array) -> Array:
     """Convert an array to a data type that can be sent without loss in every kind of cluster.
 
     Raises:
-        DistributedError: arrays of this data type cannot be sent.
+        DistributedError: arrays of this data type cannot be sent, or a value needs more than 64 bits with a sign.
     """
     if array.dtype == np.uint64 and array.size and array.max() > np.iinfo(np.int64).max:
         raise DistributedError("uint64 values beyond 2**63 - 1 cannot be sent.")

@@ -123,8 +123,8 @@ class Commits(KerasCallback):
         self._last_act = time.monotonic()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        """Handle the end of one step, or of several steps in one execution. All ranks call this method after the same
-        step.
+        """Do what is due after a step, or after several steps of one execution: inject faults, save the training after
+        SIGTERM, commit, or check for changes of the hosts. All ranks call this method after the same step.
 
         Raises:
             HostsUpdatedInterrupt: hosts have joined, or will leave soon.

@@ -77,8 +77,9 @@ def reduce_fp16(
 
 
 def _exponents(tensor: Any) -> tuple[Any, Any]:
-    """Return two binary exponents of a tensor: that of the largest magnitude, and the negative of that of the smallest
-    nonzero magnitude.
+    """Return the binary exponent of a tensor's largest magnitude, and the negative binary exponent of its smallest
+    nonzero magnitude. For a tensor of zeros, both are ``-_BEYOND``. If an element is infinite or NaN, the first is
+    ``_BEYOND``.
     """
     import tensorflow as tf
 

@@ -171,10 +171,10 @@ class BatchOptions:
         return records
 
     def prepare_pairs(self, pairs: Any, progress: DataProgress | None) -> Any:
-        """Shuffle, repeat and parse pairs of a record and fleetfit's own values, and return the resulting dataset.
+        """Shuffle, repeat and parse pairs, and return the resulting dataset.
 
-        Only the record is parsed. fleetfit's own values, from which the record's weight is computed, are passed
-        through.
+        A pair consists of a record and fleetfit's own values. Only the record is parsed. fleetfit's own values, from
+        which the record's weight is computed, are passed through.
         """
         users = self.parse
         if users is None:

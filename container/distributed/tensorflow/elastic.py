@@ -120,7 +120,7 @@ class TrainingState:
         events.emit("restored", epoch=self.epoch, step=self.step, position=self.position, steps_lost=lost)
 
     def sync(self) -> None:
-        """Send rank 0's state to every rank."""
+        """Send rank 0's state to every rank, and commit the state."""
         collectives = self._cluster.collectives
         own = collectives.broadcast_object({name: getattr(self, name) for name in (*self._OWN, "furthest", "saved")})
         for name, value in own.items():
@@ -198,8 +198,8 @@ def horovod_state(cluster: Cluster, model: Any) -> Any:
                 host_updates.send()
 
         def _read_messages(self) -> bool:
-            """Read the messages about changes of the hosts. Return whether there is a change of which the ranks have
-            not been informed yet.
+            """Read the messages about changes of the hosts. Return whether there is a change about which the ranks
+            have not been informed yet.
             """
             while not self._host_messages.empty():
                 self._newest = max(self._newest, int(self._host_messages.get()[0]))
@@ -231,8 +231,8 @@ def telling_losses() -> Iterator[None]:
     """Convert TensorFlow's UnknownError about a lost rank to the exception that ``hvd.elastic.run`` handles. Convert
     any other UnknownError to a RuntimeError.
 
-    Without this conversion, Horovod 0.28 detects a lost rank only during the training itself, and only if TensorFlow's
-    error message contains the name of one of Horovod's operations. Operations of an optimizer and other collective
+    Without this conversion, Horovod 0.28 detects a lost rank only during the training itself. Even then, TensorFlow's
+    error message must contain the name of one of Horovod's operations. Operations of an optimizer and other collective
     operations have other names. After an UnknownError without such a name, ``hvd.elastic.run`` would return without an
     error, as if the training was complete. If the error occurred while ranks receive rank 0's state, the script would
     fail.
@@ -249,8 +249,8 @@ def telling_losses() -> Iterator[None]:
 
 
 class Lasting:
-    """A wrapper for a callback. Each epoch is trained by a separate ``fit``, but the callback is called as in one
-    ``fit`` for the whole training.
+    """A wrapper that calls a callback as in one ``fit`` for the whole training, although each epoch is trained by a
+    separate ``fit``.
 
     Args:
         inner: The callback to wrap.
@@ -499,8 +499,8 @@ class ElasticCluster(Cluster):
         return history
 
     def _count_records(self, make_dataset: MakeDataset, state: Any) -> None:
-        """Count the records on rank 0. The records are counted only once in a job, because counting again would delay
-        all ranks.
+        """Count the records on rank 0, and send the number to all ranks. The records are counted only once in a job,
+        because counting again would delay all ranks.
 
         Raises:
             DistributedError: there are no records.

@@ -22,7 +22,7 @@ _NAMES_BYTES = 1 << 14
 
 
 class EvaluationPart:
-    """The batches of one rank. The batches can be read only once.
+    """The batches of one rank for an evaluation. The batches can be read only once.
 
     Args:
         batches: The batches, as a ``tf.data.Dataset``.

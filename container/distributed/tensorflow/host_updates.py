@@ -1,4 +1,4 @@
-"""Inform all ranks about changes of the hosts that rank 0 has learned of. A flag is sent together with the gradients.
+"""Inform all ranks when rank 0 has learned that hosts join or leave. To this end, a flag is sent with the gradients.
 
 If the flag were sent in a separate message, each rank would have to wait for the other ranks at every check. A number
 that is reduced together with a step's gradients takes almost no time, and all ranks receive the number in the same
@@ -45,7 +45,7 @@ class HostUpdates:
         self._ours.assign(1.0)
 
     def look(self) -> bool | None:
-        """Return whether the flag was set in the last step.
+        """Return whether the flag that this rank received with the last step's gradients is set.
 
         Return None if no gradients were reduced since the last call of :meth:`forget`.
         """

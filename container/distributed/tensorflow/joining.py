@@ -26,7 +26,11 @@ from container.distributed.tensorflow.collectives import (
 
 
 def join(timeout: float) -> Cluster:
-    """Join the cluster. See :func:`container.distributed.init`."""
+    """Join the cluster, and return it. See :func:`container.distributed.init`.
+
+    In a cluster with parameter servers, the function returns only on the chief. The servers and workers serve the chief
+    until it has finished, and then exit.
+    """
     take_place(_import_tensorflow, _try_horovod)
     surroundings = detect(os.environ)
     if surroundings.kind is ClusterKind.PARAMETER_SERVER and surroundings.task != "chief":

@@ -82,9 +82,7 @@ class Laps(KerasCallback):
         self._last = now
 
     def _tell_within(self, now: float, logs: Logs | None) -> None:
-        """Report the number of finished steps of the epoch, so that a long epoch shows progress before the end of the
-        epoch.
-        """
+        """Report the number of finished steps of the epoch. Long epochs thus show progress."""
         found = {"epoch": self._epoch + 1, "step": self.steps, "seconds": round(now - self._began, 6)}
         for name, value in (("epochs", self.params.get("epochs")), ("steps", self.params.get("steps"))):
             if value:
@@ -94,7 +92,9 @@ class Laps(KerasCallback):
         events.emit("within_epoch", **found)
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        """Report the number of steps of the epoch and their durations."""
+        """Report the number of steps of the epoch and their durations. After the first epoch, the chief also reports
+        the size of the model.
+        """
         now = time.monotonic()
         if self.batch_hooks:
             self.epoch_s = self._last - self._began

@@ -31,8 +31,12 @@ class MirroredCluster(Cluster):
         return scope
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """Return the optimizer unchanged, because TensorFlow's strategy reduces the devices' gradients (see
-        :meth:`Cluster.optimizer`).
+        """Return the optimizer unchanged: TensorFlow's strategy already reduces the devices' gradients.
+
+        See :meth:`Cluster.optimizer`.
+
+        Raises:
+            RefusedError: ``compression`` or ``op`` is not the default.
         """
         self._refuse_reduction(
             compression,

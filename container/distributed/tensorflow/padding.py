@@ -99,8 +99,8 @@ def weigh_dealt(element: Any, of_all: tuple[Any, Any], size: int) -> Any:
 
     Args:
         element: This rank's batch.
-        of_all: The pairs of :func:`deal`, as two tensors: for each record of the batch, 1 for an own record or 0 for a
-            copy, and the number of records in the group.
+        of_all: The pairs of :func:`deal` for the records of the batch, as two tensors. The first contains 1 for an own
+            record and 0 for a copy. The second contains the number of records in the record's group.
         size: Number of ranks.
     """
     import tensorflow as tf
@@ -122,8 +122,8 @@ def _with_weights(element: Any, weights: Any) -> Any:
 
 
 def agreed(records: Any, agreement: Agreement, *, batch_size: int, drop: bool) -> Any:
-    """Return weighted batches for ranks that have different numbers of records. For each batch, the ranks exchange
-    their numbers of records.
+    """Return batches for ranks that have different numbers of records. For each batch, the ranks exchange their numbers
+    of records. The batches have weights unless ``drop`` is set.
 
     Args:
         records: This rank's records.

@@ -75,8 +75,12 @@ class ParameterServerCluster(Cluster):
         return scope
 
     def optimizer(self, optimizer: Any, *, compression: str | None = None, op: str = "average") -> Any:
-        """Return the optimizer unchanged, because each worker applies its own gradients (see
-        :meth:`Cluster.optimizer`).
+        """Return the optimizer unchanged: each worker applies its own gradients.
+
+        See :meth:`Cluster.optimizer`.
+
+        Raises:
+            RefusedError: the optimizer is of Keras 3, or ``compression`` or ``op`` is not the default.
         """
         if keras_compat.keras_of(optimizer) is Keras.THREE:
             raise RefusedError(_NO_KERAS_3)
@@ -151,9 +155,7 @@ class ParameterServerCluster(Cluster):
         parse: Parse | None = None,
         holds: str | None = None,
     ) -> dict[str, float]:
-        """Evaluate a copy of the model in this process, so that every record is counted once (see
-        :meth:`Cluster.evaluate`).
-        """
+        """Evaluate a copy of the model in this process, and count every record once. See :meth:`Cluster.evaluate`."""
 
         def here() -> Mapping[str, Any]:
             records = make_dataset()
@@ -172,10 +174,10 @@ class ParameterServerCluster(Cluster):
         return {name: float(value) for name, value in _outside_any_scope(here).items()}
 
     def check_weights(self, model: Any) -> None:
-        """Do nothing, because there is only one copy of the weights, on the parameter servers."""
+        """Do nothing. There is only one copy of the weights, on the parameter servers."""
 
     def broadcast(self, model: Any) -> None:
-        """Do nothing, because there is only one copy of the weights, on the parameter servers."""
+        """Do nothing. There is only one copy of the weights, on the parameter servers."""
 
     def _local(self, model: Any) -> Any:
         return _outside_any_scope(lambda: self._copy(model))

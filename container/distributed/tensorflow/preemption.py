@@ -43,7 +43,7 @@ class SaveInTime(KerasCallback):
             telling_end("the training is saved")
 
     def on_train_end(self, logs: Logs | None = None) -> None:
-        """Stop handling SIGTERM, because the training has ended normally."""
+        """Stop handling SIGTERM when the training has ended normally."""
         notice.forget(self._told)
 
     def _told(self) -> None:
@@ -53,7 +53,7 @@ class SaveInTime(KerasCallback):
 
 
 def _say_why(kind: type[BaseException], value: BaseException, trace: TracebackType | None) -> None:
-    """Print one line instead of the traceback of an exception, because the loss of rank 0 after SIGTERM is not an
-    error.
+    """Print one line instead of an exception's traceback. This exception hook is installed after SIGTERM, when the loss
+    of rank 0 is not an error.
     """
     print(f"stopping after SIGTERM: rank 0 has ended ({kind.__name__})", file=sys.stderr, flush=True)

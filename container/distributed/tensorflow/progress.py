@@ -55,7 +55,7 @@ def why_not(records: Any, options: BatchOptions, *, streams: bool) -> str:
 
 
 def why_apart(records: Any) -> str:
-    """Return why each process that calls ``make_dataset`` may get the records in a different order. Return "" if no
+    """Return why the order of the records may differ between the processes that call ``make_dataset``. Return "" if no
     reason is known.
 
     Args:
@@ -108,8 +108,8 @@ def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:
 class TrainingData:
     """The data source of a ``Checkpointer``. This class determines on which of a script's datasets the script trains.
 
-    A callback cannot find out which dataset was passed to ``fit``. The dataset that was created since the previous
-    training is assumed. If several datasets were created, the dataset with ``resumable=True`` is assumed.
+    A callback cannot find out which dataset was passed to ``fit``. Therefore this class assumes the dataset that was
+    created since the previous training. If several datasets were created, it assumes the one with ``resumable=True``.
     """
 
     def __init__(self) -> None:
@@ -245,7 +245,7 @@ class DataProgress:
         return f"steps_per_epoch={steps}, but {there}: an epoch of fit() may differ from one pass over the data"
 
     def begin(self) -> tuple[int, int]:
-        """Begin an epoch.
+        """Begin the next epoch. After :meth:`resume`, begin the epoch at the restored position.
 
         Returns:
             The seed of the epoch's order, and the number of this rank's records to skip.
@@ -289,9 +289,10 @@ class DataProgress:
             consumed yet.
 
         Raises:
-            DistributedError: ``insists`` is True, but the consumed records cannot be determined, because the number of
-                ranks, the batch size or the shuffle buffer has changed.
-            EpochBeginsAnew: the consumed records cannot be determined, and ``insists`` is False.
+            DistributedError: the number of ranks, the batch size or the shuffle buffer has changed. Therefore the
+                consumed records cannot be determined, but ``insists`` is True.
+            EpochBeginsAnew: the checkpoint has no position in the data, or the consumed records cannot be determined
+                and ``insists`` is False.
         """
         if not isinstance(position, dict) or "streams" not in position:
             raise EpochBeginsAnew("the checkpoint has no position in the data")

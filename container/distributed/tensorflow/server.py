@@ -1,5 +1,7 @@
-"""Run a TensorFlow server in each process that works for a chief: in parameter servers, which store variables, and in
-workers, which execute steps. A worker's script starts the server with ``init()``.
+"""Run a TensorFlow server in each parameter server and in each worker of a cluster.
+
+Parameter servers store variables. Workers execute the steps that the chief schedules. A worker's script starts its
+server with ``init()``.
 """
 
 from __future__ import annotations

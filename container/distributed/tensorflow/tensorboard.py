@@ -1,4 +1,4 @@
-"""Write TensorBoard's event files. Rank 0 writes the values that Keras logs to files in the job's output folder.
+"""Write TensorBoard's event files. On rank 0, the values that Keras logs are written to the job's output folder.
 
 The files are written to ``$SM_OUTPUT_DIR/tensorboard``. This folder is the default of SageMaker's
 ``TensorBoardOutputConfig`` (``/opt/ml/output/tensorboard``) and of ``fleetfit tensorboard``. A script's own callbacks

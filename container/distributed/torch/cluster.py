@@ -129,7 +129,7 @@ class TorchCluster(Ranks[Collectives]):
         Guard(self.collectives).check(_arrays(list(model.parameters())), cause=_WHY_APART)
 
     def scale(self, learning_rate: float) -> float:
-        """Return the learning rate for all ranks, which is ``learning_rate`` multiplied by the number of ranks.
+        """Return the learning rate for a training with all ranks: ``learning_rate`` multiplied by the number of ranks.
 
         Args:
             learning_rate: The learning rate for one process.
@@ -251,7 +251,7 @@ class Comparing:
         self._steps, self._depth, self._have_met = 0, 0, True
 
     def wait_for_meeting(self) -> None:
-        """Make :meth:`steps` raise an error until :meth:`begin` or :meth:`pause` is called."""
+        """Require a rendezvous: make :meth:`steps` raise an error until :meth:`begin` or :meth:`pause` is called."""
         self._have_met = False
 
     def pause(self) -> None:

@@ -60,8 +60,8 @@ class ElasticTorchCluster(TorchCluster):
         return True
 
     def _have_states_met(self) -> None:
-        """Extend Horovod's state classes, so that each rendezvous also shares the position of a :class:`TorchLoader`
-        and the number of the last checkpoint, and restarts the comparison of the ranks' weights.
+        """Extend Horovod's state classes. Each rendezvous then also shares the position of a :class:`TorchLoader`
+        and the number of the last checkpoint among the ranks. It also restarts the comparison of the ranks' weights.
         """
         from horovod.torch.elastic import TorchState, state
 

@@ -24,7 +24,7 @@ def load_horovod() -> Any:
     """Import ``horovod.torch``.
 
     Raises:
-        DistributedError: ``horovod.torch`` is not installed.
+        DistributedError: ``horovod.torch`` cannot be imported.
     """
     try:
         import horovod.torch as hvd

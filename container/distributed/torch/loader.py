@@ -159,8 +159,8 @@ class TorchLoader:
         """Yield three values for each step.
 
         Yields:
-            The batch of this rank, the number of this rank's records without repeated records, and the number of
-            records of all ranks.
+            The batch of this rank, the number of this rank's records (a repeated record does not count), and the number
+            of records of all ranks.
         """
         if self._records is None:
             yield from self._loader
@@ -170,7 +170,7 @@ class TorchLoader:
             yield batch, len(dealing.share(rank, step)), dealing.after(step + 1) - dealing.after(step)
 
     def _warn_of_earlier_iteration(self) -> None:
-        """Warn that an epoch lacks the records of an earlier iteration, for example of ``next(iter(loader))``."""
+        """Warn that this iteration continues after an earlier, unfinished iteration, such as ``next(iter(loader))``."""
         warnings.warn(
             f"this iteration over the loader continues epoch {self.epoch} after the first {self.position:,} records, "
             "because an earlier iteration ended there. To look at a batch before the training, use the dataset, or "
@@ -195,8 +195,11 @@ class TorchLoader:
         return now
 
     def _tell_within(self, step: int, seconds: float) -> None:
-        """Report the number of finished steps of the epoch, so that a long epoch shows progress before the end of the
-        epoch.
+        """Report, on rank 0, the number of finished steps of the epoch. Long epochs thus show progress.
+
+        Args:
+            step: Number of finished steps in this iteration.
+            seconds: Duration of these steps.
         """
         if self._collectives.rank == 0:
             known = {} if self._records is None else {"steps": step + self._dealing(self._records).steps}
@@ -216,8 +219,8 @@ class TorchLoader:
         """Yield three values for each remaining step of the epoch of an iterable dataset.
 
         Yields:
-            The records of this rank, the number of this rank's records without repeated records, and the number of
-            records of all ranks.
+            The records of this rank, their number (a repeated record does not count), and the number of records of all
+            ranks.
         """
         assert self._stream is not None
         rank, size = self._collectives.rank, self._collectives.size

@@ -24,8 +24,10 @@ def _own() -> int:
 
 
 def divide(ranks: int) -> None:
-    """Limit the number of PyTorch's threads in this process to the number of cores divided by the number of ranks. The
-    number of threads is never increased.
+    """Limit the number of PyTorch's threads in this process to the number of cores divided by the number of ranks. Do
+    nothing if the user has chosen the number, or OpenMPI has bound the rank to cores.
+
+    The number never becomes higher than it was before the first call.
 
     Args:
         ranks: Number of ranks that share the machine.
