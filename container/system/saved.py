@@ -77,8 +77,8 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
-    """Return two numbers that show whether an entry has changed. A transfer does not change the numbers. See
-    :func:`files_below`.
+    """Return two numbers that differ if an entry has changed: those of :func:`files_below`. A transferred copy of the
+    entry has the same numbers.
     """
     if stat.S_ISLNK(status.st_mode):
         return zlib.crc32(os.fsencode(target(path))), 0

@@ -1,8 +1,9 @@
-"""Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects to it.
+"""Connect the hosts with each other: the toolkit of the first host, algo-1, listens, and every other host's toolkit
+connects to it.
 
-The first message of a host is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection that begins with a
-different message, or whose token is not the job's token. When a connection ends, the host at its other end counts as
-lost.
+The first message of a host is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection if its first
+message is different, has a wrong token, or names a host that is unknown or already connected. When a connection ends,
+the host at its other end counts as lost.
 """
 
 from __future__ import annotations

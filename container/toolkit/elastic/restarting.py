@@ -38,7 +38,7 @@ class RestartingRuntime(ElasticRuntime):
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """Report that this host is ready. See :class:`ElasticRuntime`.
 
-        Workers are reported as ready only when their importer has finished importing.
+        Workers are reported as ready only when their importer, the process that imports their packages, has finished.
         """
         self._imported = gang.importer is None
         super().ready(preparation, gang, ports)

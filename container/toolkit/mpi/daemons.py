@@ -97,16 +97,19 @@ def _expand(value: str, variables: Mapping[str, str]) -> str:
 def of_host(
     argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
 ) -> tuple[list[str], dict[str, str]]:
-    """Replace algo-1's OpenMPI by this host's OpenMPI in a daemon's command line and variables. Return both.
+    """Replace the folder of algo-1's OpenMPI by that of this host's OpenMPI, in a daemon's command line and variables.
 
-    mpirun has written them on algo-1, whose OpenMPI may be in a different folder. A returned variable with the prefix
-    ``USERS_PREFIX`` is for the ranks: the rank wrapper removes the prefix.
+    mpirun has written the command line on algo-1, whose OpenMPI may be in a different folder. A returned variable with
+    the prefix ``USERS_PREFIX`` is for the ranks: the rank wrapper removes the prefix.
 
     Args:
         argv: The daemon's command line. See :func:`command`.
         added: The variables that mpirun's command line sets for the daemon.
         environment: The variables of all processes of this host.
         machine: This host's machine.
+
+    Returns:
+        The new command line, and the new variables.
 
     Raises:
         ValueError: this host's OpenMPI does not have the daemon.
@@ -237,6 +240,8 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
 
 def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
     """Return variables with which OpenMPI 5's daemon uses the host's name as its node name.
+
+    Return no variables for OpenMPI 4's daemon, or if each host has its own machine.
 
     Hosts that share a machine have the same host name. PRRTE would treat their daemons as one node, and MPI_Init would
     hang. With these variables, the daemon uses Slurm's node name (``ess_slurm_module.c``), and otherwise works as

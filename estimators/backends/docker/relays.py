@@ -44,7 +44,9 @@ class Relays:
         self._places = asyncio.Semaphore(_LIMIT)
 
     async def open(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables with URLs that containers can use. Start the relays that are needed.
+        """Start relays for the URLs of this machine's loopback. Return the variables with URLs that containers can use.
+
+        A URL for which no relay can be started is not changed, and the user gets a warning.
 
         Args:
             engine: The client of the container engine.
