@@ -34,7 +34,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Find the entries below a folder that must be synchronized: files, links to entries in the folder, empty folders.
+    """Find what must be synchronized below a folder: files, links to entries in the folder, and empty folders.
 
     The names of empty folders end in a slash.
 

@@ -22,7 +22,7 @@ HELLO_TIMEOUT = 10.0
 
 
 class HostsListener(Protocol):
-    """A receiver of events about the other hosts, on algo-1."""
+    """A receiver, on algo-1, of events about the other hosts."""
 
     def host_joined(self, host: str) -> None:
         """Handle the message "hello" of a host."""
@@ -35,7 +35,7 @@ class HostsListener(Protocol):
 
 
 class MasterListener(Protocol):
-    """A receiver of events about algo-1, on every other host."""
+    """A receiver, on every host except algo-1, of events about algo-1."""
 
     def master_joined(self) -> None:
         """Handle the beginning of the connection."""

@@ -26,7 +26,7 @@ MODES = ("warn", "fail")
 
 @dataclasses.dataclass
 class RankEvidence:
-    """The facts about one rank. The rank may consist of several processes.
+    """The facts about one rank's communication with other ranks. The rank may consist of several processes.
 
     Attributes:
         ended: Whether the rank has ended.

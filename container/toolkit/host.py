@@ -174,7 +174,7 @@ class HostRuntime(Runtime):
         self._handle(machine.Prepared(gang.members, ports))
 
     def fail(self, failure: Failure) -> None:
-        """Report a failure of this host."""
+        """Report a failure of this host to algo-1, which then ends the job on all hosts."""
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
@@ -208,7 +208,7 @@ class HostRuntime(Runtime):
     # --- the connection between the hosts ---
 
     def connect(self) -> None:
-        """Listen on algo-1, or connect to algo-1 from another host. If the job has a single host, do nothing."""
+        """Listen on algo-1, or connect to algo-1 from another host. If the job has a single host, do neither."""
         fd, address = self._settings.control_fd, self._settings.control_address
         if len(self._env.hosts) == 1:
             if fd is not None:

@@ -146,9 +146,7 @@ class RankDiverged(OfFailure):
 
 
 class Suspected(OfFailure):
-    """The event that this host may have failed. The event is ignored if all of the host's ranks have ended
-    successfully.
-    """
+    """The event that this host may have failed. It is ignored if the host's ranks are done or are being stopped."""
 
 
 class ShellGone(OfFailure):
@@ -507,7 +505,7 @@ class HostMachine:
     # --- the end of processes ---
 
     def _raised(self, member: ClusterProcess) -> None:
-        """Give a rank that has reported an uncaught exception a short time to end. If it does not end, fail."""
+        """Give a rank that has reported an uncaught exception a short time to end. If it does not, report a failure."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:

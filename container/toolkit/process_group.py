@@ -146,7 +146,7 @@ class GangFollower:
         """Handle a message of the importer."""
 
     def on_activity(self) -> None:
-        """Handle output or a report of a rank that shows progress."""
+        """Handle the fact that a rank has printed or reported something, which shows progress."""
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
         """Handle the request of mpirun's remote shell to run a command on a host."""
@@ -328,7 +328,7 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """Send SIGTERM to every running rank. Their ends then are no failures, whatever the exit codes are."""
+        """Send SIGTERM to every running rank. Afterwards, no exit code of a rank counts as a failure."""
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
@@ -378,7 +378,7 @@ class Gang:
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that continue to run after the end of the toolkit."""
+        """Return the pids of the child processes that continue to run after the end of the toolkit."""
         if self._importer is None or self._has_own_importer or not self.is_followed:
             return ()
         return self._importer.spared

@@ -237,7 +237,7 @@ class Runtime(GangFollower, abc.ABC):
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that continue to run after the end of the toolkit."""
+        """Return the pids of the child processes that continue to run after the end of the toolkit."""
         return self._gang.spared if self._gang is not None else ()
 
     @property

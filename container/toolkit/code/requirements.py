@@ -174,7 +174,7 @@ def _names(wanted: Requirements, project: Path) -> bool:
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return a cached overlay, and record the time of its use. Send ``told`` the warnings of the overlay's
+    """Look for a cached overlay. If it exists, record the time of its use, and send ``told`` the warnings of its
     installation.
 
     Returns:

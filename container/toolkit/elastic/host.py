@@ -90,8 +90,8 @@ class ElasticRuntime(Runtime):
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """Send SIGTERM to the workers, whose scripts can then save. Kill the workers that still run after ``stop_grace``
-        seconds.
+        """Send SIGTERM to the workers, whose scripts can then save. After ``stop_grace`` seconds, kill the workers that
+        still run.
 
         A second call kills the workers at once.
         """

@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class RestartingRuntime(ElasticRuntime):
-    """Run one host of an elastic job that restarts its workers. See :class:`ElasticRuntime`."""
+    """Run one host of an elastic job that restarts its workers whenever hosts join or leave. See
+    :class:`ElasticRuntime`.
+    """
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)

@@ -183,7 +183,7 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
 
 
 def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
-    """Create this host's program with the name :data:`RANK_PROGRAM`.
+    """Create the program that mpirun starts for each rank on this host: the rank wrapper, as :data:`RANK_PROGRAM`.
 
     The program is not a shell script, because a shell drops variables with names such as ``SM_HP_BATCH-SIZE``. The
     program's first line names a link to the interpreter, because the interpreter's path may contain spaces, or be too

@@ -212,8 +212,8 @@ class ContainerProcess:
         """Do nothing. The container's standard input ends when the connection to the container is closed."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the container. Before the container runs, store the signal. If it is not SIGTERM, also cancel
-        the start.
+        """Send a signal to the container. Before the container runs, store the signal. If it is not SIGTERM, also
+        cancel the start.
 
         For SIGTERM and SIGINT, our toolkit gets a message on its lifeline. All other signals, and all signals to other
         programs, are sent by the container engine. The engine sends SIGTERM unchanged, and sends SIGKILL instead of any

@@ -90,7 +90,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def placement(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return the placement of hosts that are containers, with the ``docker`` commands that would start them."""
+        """Return where the hosts would run, with the ``docker`` commands that would start their containers."""
         limits = ContainerOptions.of(options.backend_options)
         gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
         toolkit = containers.runs_toolkit(spec, (TOOLKIT_LABEL,))
@@ -128,7 +128,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return the containers and networks in the container engine whose job has ended."""
+        """Return the containers and networks in the container engine that no job uses any more."""
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
@@ -219,7 +219,7 @@ class DockerProvider(HostProvider):
             await self._call(lambda: pool.make(plans, self._engine, self._record.path, isolated=isolated))
 
     def _let_go(self) -> None:
-        """Request that the remover, a separate process, removes the containers and the network. It removes a kept pool
+        """Make the remover, a separate process, remove the containers and the network. The remover removes a kept pool
         only when the pool's keep time has ended.
 
         A later call of :meth:`_make` then finds or creates a pool again.
@@ -418,7 +418,7 @@ class DockerProvider(HostProvider):
                 self.backend.hand_on(self.backend.spec.hosts[0], said.encode())
 
     def close(self) -> None:
-        """Request that the remover removes the containers and the network.
+        """Make the remover, a separate process, remove the containers and the network.
 
         If they belong to a pool, and no process in the containers was killed, keep the pool for the next job instead.
         """

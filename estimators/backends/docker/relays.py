@@ -31,7 +31,7 @@ _CHUNK = 1 << 16
 
 
 class Relays:
-    """Relays of this machine's loopback endpoints for a job's containers, until the job has ended.
+    """Relays through which a job's containers reach endpoints on this machine's loopback, until the job has ended.
 
     Args:
         backend: The job's backend.

@@ -384,7 +384,7 @@ def own_address() -> str:
 
 @contextlib.contextmanager
 def _unless(duplicate: str) -> Iterator[None]:
-    """Ignore the error of a request that creates a resource if the resource already exists.
+    """Suppress EC2's error in the block if the error says that the resource to be created already exists.
 
     The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that the
     resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.

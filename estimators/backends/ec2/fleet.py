@@ -160,7 +160,7 @@ class Ec2Fleet:
 
     @functools.cached_property
     def _background(self) -> Background:
-        """Return the threads for blocking calls."""
+        """Return the object that runs blocking calls in threads."""
         return Background.of(self._job.loop)
 
     # --- requests of hosts ---
@@ -440,7 +440,7 @@ class Ec2Fleet:
 
 
 async def _first(seconds: float, event: asyncio.Event) -> None:
-    """Wait until an event is set, but at most some seconds."""
+    """Wait until an event is set, but for at most ``seconds``."""
     with contextlib.suppress(asyncio.TimeoutError):
         await within(seconds, event.wait())
 
