@@ -33,8 +33,7 @@ class ProgressJudge(abc.ABC):
 
     Attributes:
         places: The positions in the code of each host's processes, by host.
-        missing: For each rank, the tensors that, according to Horovod, have been submitted by the other ranks, but not
-            by this rank.
+        missing: For each rank, the tensors that other ranks have submitted and this rank has not. Horovod reports them.
     """
 
     def __init__(self, loop: Loop, limit: float) -> None:
@@ -47,7 +46,7 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def is_expected(self) -> bool:
-        """Return whether a process runs that should make progress. Otherwise the elapsed time does not count."""
+        """Return whether a process runs that should make progress. If not, the elapsed time is not counted."""
 
     @abc.abstractmethod
     def hosts(self) -> Sequence[str]:
@@ -59,7 +58,7 @@ class ProgressJudge(abc.ABC):
 
     @abc.abstractmethod
     def give_up(self) -> None:
-        """Fail the job, and use the hosts' reports for the error message. The method is called once."""
+        """Fail the job with an error message that contains the hosts' reports. The method is called at most once."""
 
     def start(self) -> None:
         """Start checking for progress."""
@@ -80,8 +79,8 @@ class ProgressJudge(abc.ABC):
         Args:
             host: The host's name.
             places: The position in the code of each of the host's processes.
-            missing: For each rank, the tensors that, according to Horovod, the other ranks wait for because this rank
-                has not submitted them.
+            missing: For each rank, the tensors that other ranks have submitted and this rank has not. Horovod reports
+                them.
         """
         self.places[host] = places
         self.missing.update({int(rank): tensors for rank, tensors in missing.items()})

@@ -9,7 +9,8 @@ import os
 import stat
 from collections.abc import Iterator
 
-#: How often to try to remove a folder. Another process that removes it may just have moved nested folders into it.
+#: How often to try to remove a folder. A try fails if another process, which removes the same folder, moves nested
+#: folders into it at that moment.
 _TRIES = 5
 
 
@@ -25,7 +26,7 @@ def remove_tree(path: str | os.PathLike[str], *, ignore_errors: bool = False) ->
 
     Args:
         path: The folder.
-        ignore_errors: Whether to raise no error and remove as many entries as possible.
+        ignore_errors: Whether to suppress all errors. In both cases, as many entries as possible are removed.
 
     Raises:
         OSError: an entry could not be removed, or the path is not a folder. In the first case, all other entries are
@@ -110,9 +111,12 @@ class _Removal:
 
     @contextlib.contextmanager
     def _noted(self, name: str) -> Iterator[None]:
-        """Suppress an error in the ``with`` block. Keep the first error, so that the error can be raised later.
+        """Suppress errors in a ``with`` block, and record the first one, which :meth:`run` raises at its end.
 
-        Ignore an entry that is missing because another process has removed the entry.
+        The error for a missing entry is not recorded, because another process may have removed the entry.
+
+        Args:
+            name: The name of the entry that the block handles, for the error message.
         """
         try:
             yield

@@ -61,11 +61,13 @@ class OutputFollower(Protocol):
 class Runner:
     """Start processes, and report their output and their ends to followers (:class:`OutputFollower`).
 
+    Importers are processes that have imported packages, and from which ranks are forked.
+
     Args:
         loop: The loop of this process. This process must be a subreaper.
         environment: The variables that all processes get.
-        protected: The pids of other children of this process. These children are not killed with the job's processes.
-            The runner adds the pids of importers that are kept for other jobs (see :mod:`container.system.importers`).
+        protected: The pids of children of this process that are not killed with the job's processes. The runner adds
+            the pids of importers that are kept for later jobs (see :mod:`container.system.importers`).
         readers: The loop or link that reads the output. If None, ``loop``.
     """
 
@@ -108,15 +110,14 @@ class Runner:
             follower: The receiver of the process's output and of its end.
             cwd: The working directory of the process.
             apart: Whether the follower gets standard error separately from standard output.
-            lifeline: The name of the environment variable with the descriptor of the process's lifeline. The lifeline
-                is a pipe to which :meth:`RunningProcess.write` writes, and which is closed when this process ends. A
-                process without a lifeline gets a signal when this process ends (see ``tidies``).
-            listener: The name of the environment variable with the descriptor of the socket that :meth:`listen` has
-                opened.
-            runtime: The name of the environment variable with the path of a private folder for the process's sockets.
-                The folder is removed when the process has ended.
+            lifeline: The name of the environment variable that passes the descriptor of a lifeline to the process. The
+                lifeline is a pipe to which :meth:`RunningProcess.write` writes, and which is closed when this process
+                ends. A process without a lifeline gets a signal when this process ends (see ``tidies``).
+            listener: The name of the environment variable that passes the descriptor of the socket from :meth:`listen`.
+            runtime: The name of the environment variable that passes the path of a private folder for sockets. The
+                folder is removed when the process has ended.
             session: Whether the process gets a session of its own.
-            tidies: Whether the process gets SIGTERM instead of SIGKILL when this process ends.
+            tidies: Whether the process gets SIGTERM instead of SIGKILL when this process ends, so that it can clean up.
         """
         environment = {**self._environment, **env}
         passed: list[int] = []
@@ -200,12 +201,12 @@ class Runner:
         return self._importers
 
     def close(self) -> None:
-        """Remove the folder of importers. No process may be running when this method is called."""
+        """Remove the folder with the sockets of the job's own importers. No process may be running at this time."""
         if self._importers is not None:
             remove_tree(self._importers, ignore_errors=True)
 
     def listen(self, address: str) -> int:
-        """Listen at a free port, for the next process that is run with ``listener``.
+        """Open a socket that listens at a free port. The next process that is run with ``listener`` gets the socket.
 
         Returns:
             The number of the port.
@@ -245,9 +246,9 @@ class _Output:
         return bool(data)
 
     def drain(self) -> None:
-        """Read the remaining output, and close the descriptor.
+        """Read the output that is available now, and close the descriptor. The process must have ended.
 
-        The process has ended. Later output would come from a process that has inherited the descriptor.
+        Any later output would come from another process that has inherited the descriptor.
         """
         while self._fd >= 0 and self.read():
             pass
@@ -282,7 +283,7 @@ class RunningProcess:
             os.set_blocking(input_fd, False)
 
     def write(self, data: bytes) -> None:
-        """Send data to the process's standard input."""
+        """Send data to the process's standard input or lifeline. Return without waiting until the process reads it."""
         if self._input >= 0:
             self._unwritten += data
             self._flush()
@@ -309,11 +310,11 @@ class RunningProcess:
                 os.kill(self.pid, number)
 
     def tidy(self) -> None:
-        """Remove the process's private folder."""
+        """Remove the process's private folder, and its folder in shared memory."""
         _tidy(self._runtime)
 
     def close_input(self) -> None:
-        """Close the process's standard input after all data was written."""
+        """Close the process's standard input or lifeline, as soon as all data is written."""
         self._closing = True
         if self._input >= 0 and (self.ended or not self._unwritten):
             self._close()

@@ -34,7 +34,7 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
 
 
 def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
-    """Find the entries below a folder that must be synchronized: files, links to entries in the folder, empty folders.
+    """Find what must be synchronized below a folder: files, links to entries in the folder, and empty folders.
 
     The names of empty folders end in a slash.
 
@@ -77,8 +77,8 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:
-    """Return two numbers that show whether an entry has changed. A transfer does not change the numbers. See
-    :func:`files_below`.
+    """Return two numbers that differ if an entry has changed: those of :func:`files_below`. A transferred copy of the
+    entry has the same numbers.
     """
     if stat.S_ISLNK(status.st_mode):
         return zlib.crc32(os.fsencode(target(path))), 0

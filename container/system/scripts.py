@@ -11,7 +11,7 @@ from typing import Any
 
 
 def become(command: Sequence[str], script: str) -> dict[str, Any]:
-    """Prepare this process as the interpreter prepares itself before it runs a script. ``sys.path`` is not changed.
+    """Set ``sys.argv`` and ``__main__`` as the interpreter does before it runs a script. ``sys.path`` is not changed.
 
     Args:
         command: The command line: the interpreter, its options, the script and the script's arguments.
@@ -32,7 +32,9 @@ def become(command: Sequence[str], script: str) -> dict[str, Any]:
 
 
 def hide_first_frame() -> None:
-    """Omit the frame of the importer's program from the traceback that an uncaught exception prints."""
+    """Omit the outermost frame from the traceback of an uncaught exception: it belongs to the program that runs the
+    script, not to the script.
+    """
     excepthook = sys.excepthook
 
     def hook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:

@@ -13,7 +13,8 @@ from container.system.connection import BACKLOG
 
 @contextlib.contextmanager
 def short_path(path: Path) -> Iterator[str]:
-    """Yield a path of a socket that fits into an address of 108 bytes, even if the folder's path is longer.
+    """Yield another, short path of a unix socket. It is valid in the ``with`` block, and fits into the 108 bytes of a
+    socket's address, however long the folder's path is.
 
     Raises:
         OSError: the folder does not exist.

@@ -88,7 +88,7 @@ class Transfers:
         self._background.run(work, lambda nothing: advance("packing"), failed)
 
     def expect(self, number: int, target: Path, done: Done) -> None:
-        """Register a transfer that the peer will send.
+        """Register a transfer before the peer sends it.
 
         Args:
             number: The number of the transfer.
@@ -132,7 +132,7 @@ class Transfers:
         self._background.run(work, lambda nothing: done(None), lambda problem: done(str(problem)))
 
     def close(self) -> None:
-        """Cancel all unpacking, and wait until no more files are written, so that the target folder can be removed.
+        """Cancel all unpacking, and wait until no more files are written. The target folders can then be removed.
 
         The wait takes at most 30 seconds for all transfers together.
         """
@@ -159,9 +159,9 @@ class _Arrived:
 
 
 def left_out(path: Path) -> str:
-    """Return the first reason why :func:`pack` would leave out the given file, or an entry of the given folder.
+    """Describe the first file that :func:`pack` would omit: the given file, or an entry of the given folder.
 
-    Return "" if :func:`pack` would leave out nothing.
+    Return a sentence with the reason and the remedy. Return "" if :func:`pack` would omit nothing.
     """
     inner = (os.path.join(top, name) for top, names, files in os.walk(path, followlinks=True) for name in names + files)
     for one in (str(path), *inner) if not path.is_dir() else inner:

@@ -51,10 +51,10 @@ def _sign(path: Path) -> str:
 
 
 def _used_folders(folders: set[str]) -> set[str]:
-    """Return those of the given texts (see :func:`_sign`) that show that a folder is still used.
+    """Return the texts whose folders are still used. Each text stands for one folder (see :func:`_sign`).
 
-    A text is searched for in the environment, the command line, the working directory and the open files of each
-    process, and in the paths of bound unix sockets.
+    A folder is used if its text is in the environment, the command line, the working directory or the open files of
+    another process of this user, or in the path of a bound unix socket.
     """
     used: set[str] = set()
     for pid in own_processes():

@@ -22,7 +22,8 @@ _FRAME = re.compile(r'^  File ".*/torch/distributed/distributed_c10d\.py", line 
 
 
 def describe(text: str, traceback: str | None) -> str | None:
-    """Return which collective operation of a rank timed out, and after how long. Return None if no operation timed out.
+    """Return a phrase about a rank's collective operation that timed out: its name, and the time limit or the missing
+    ranks. Return None if no operation timed out.
 
     Args:
         text: The end of the rank's output.

@@ -1,8 +1,9 @@
-"""Connect the hosts with each other: algo-1's toolkit listens, and every other host's toolkit connects to it.
+"""Connect the hosts with each other: the toolkit of the first host, algo-1, listens, and every other host's toolkit
+connects to it.
 
-The first message of a host is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection that begins with a
-different message, or whose token is not the job's token. When a connection ends, the host at its other end counts as
-lost.
+The first message of a host is ``{"op": "hello", "host": …, "token": …}``. algo-1 closes a connection if its first
+message is different, has a wrong token, or names a host that is unknown or already connected. When a connection ends,
+the host at its other end counts as lost.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ HELLO_TIMEOUT = 10.0
 
 
 class HostsListener(Protocol):
-    """A receiver of events about the other hosts, on algo-1."""
+    """A receiver, on algo-1, of events about the other hosts."""
 
     def host_joined(self, host: str) -> None:
         """Handle the message "hello" of a host."""
@@ -34,7 +35,7 @@ class HostsListener(Protocol):
 
 
 class MasterListener(Protocol):
-    """A receiver of events about algo-1, on every other host."""
+    """A receiver, on every host except algo-1, of events about algo-1."""
 
     def master_joined(self) -> None:
         """Handle the beginning of the connection."""

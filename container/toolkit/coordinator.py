@@ -38,10 +38,10 @@ class CoordinatorState(enum.Enum):
 
 
 class Coordinator:
-    """Make the decisions for all hosts.
+    """Make the decisions for all hosts, on algo-1.
 
     Args:
-        hosts: The names of all hosts. The first is this host.
+        hosts: The names of all hosts. The first is algo-1.
         start_timeout: The longest time between two messages of a host that is not ready yet, in seconds.
         now: The current time, in seconds of a monotonic clock.
 

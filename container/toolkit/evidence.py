@@ -26,7 +26,7 @@ MODES = ("warn", "fail")
 
 @dataclasses.dataclass
 class RankEvidence:
-    """The facts about one rank. The rank may consist of several processes.
+    """The facts about one rank's communication with other ranks. The rank may consist of several processes.
 
     Attributes:
         ended: Whether the rank has ended.
@@ -144,7 +144,8 @@ def verdict(strategy: str, ranks: Collection[RankEvidence]) -> str | None:
 
 
 def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | None:
-    """Return the :func:`verdict` about a plan's ranks.
+    """Return the :func:`verdict` about a plan's ranks. Return None if the plan has only one process that trains or
+    serves.
 
     Args:
         plan: The job's plan.
@@ -157,7 +158,7 @@ def judge(plan: Plan, known: Mapping[tuple[str, str], RankEvidence]) -> str | No
 
 
 def failure(text: str, host: str) -> Failure:
-    """Return the failure of a job that was not distributed. The job has the option ``on_undistributed="fail"``.
+    """Return the failure of a job that was not distributed and has the option ``on_undistributed="fail"``.
 
     Args:
         text: The :func:`verdict`.

@@ -50,7 +50,7 @@ class ProgressWatch:
         self._active = True
 
     def start(self) -> None:
-        """Start to observe the ranks. The caller has just started them."""
+        """Start to observe the ranks, which the caller has just started. Do nothing if there is no time limit."""
         if self._limit:
             self._watch(self._limit)
 

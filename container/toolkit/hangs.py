@@ -154,11 +154,11 @@ def _module(frames: list[tuple[str, int, str]]) -> str:
 
 
 def ask(pid: int) -> bool:
-    """Request the stacks of a rank by a signal. If the rank's process has no handler for the signal, because the
-    process is a shell, for example, send the signal to its child processes.
+    """Request the stacks of a rank by a signal. If the rank's process has no handler for the signal (a shell, for
+    example), send the signal to its child processes that have one.
 
     Returns:
-        Whether any process has a handler of the signal. Processes without a handler get no signal.
+        Whether any process has a handler for the signal. Processes without a handler get no signal.
     """
     found: list[int] = []
     queue = [pid]

@@ -133,8 +133,9 @@ class HostRuntime(Runtime):
                 self._say_who_runs()
 
     def _in_users_words(self, failure: Failure) -> Failure:
-        """Replace the message of a process's failure by the text that the script has written to ``output/failure``, as
-        on SageMaker.
+        """Return a failure with the message that the script has written to ``output/failure``, as on SageMaker.
+
+        Return the failure unchanged if the script has written nothing, or if no process has failed.
         """
         if failure.cause not in (Cause.PROCESS, Cause.PORT_TAKEN):
             return failure
@@ -154,7 +155,9 @@ class HostRuntime(Runtime):
         self.fail(Failure(cause=Cause.TIMEOUT, message=message, host=self._host))
 
     def _say_who_runs(self) -> None:
-        """Print that rank 0's script has ended, and which hosts the job still waits for."""
+        """Print that rank 0's script has ended, and which hosts the job still waits for. If it waits for none, print
+        nothing.
+        """
         left = self._coordinator.running() if self._coordinator is not None else [self._host]
         if left:
             self._output.say(
@@ -171,7 +174,7 @@ class HostRuntime(Runtime):
         self._handle(machine.Prepared(gang.members, ports))
 
     def fail(self, failure: Failure) -> None:
-        """Report a failure of this host."""
+        """Report a failure of this host to algo-1, which then ends the job on all hosts."""
         self._handle(machine.HostFailed(failure))
 
     def stop(self) -> None:
@@ -205,7 +208,7 @@ class HostRuntime(Runtime):
     # --- the connection between the hosts ---
 
     def connect(self) -> None:
-        """Listen on algo-1, or connect to algo-1 from another host. If the job has a single host, do nothing."""
+        """Listen on algo-1, or connect to algo-1 from another host. If the job has a single host, do neither."""
         fd, address = self._settings.control_fd, self._settings.control_address
         if len(self._env.hosts) == 1:
             if fd is not None:
@@ -233,8 +236,8 @@ class HostRuntime(Runtime):
         self._beat()
 
     def _beat(self) -> None:
-        """Send a sign of life at intervals, until all hosts are ready. On algo-1, also fail if a host is silent for too
-        long.
+        """Send a sign of life at intervals, until all hosts are ready. On algo-1, also fail the job if a host is silent
+        for too long.
 
         The preparation may take long, for example while requirements are installed. Therefore only the time without
         messages is limited.
@@ -446,8 +449,9 @@ class HostRuntime(Runtime):
     # --- mpirun's daemons ---
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
-        """Handle the request of mpirun's remote shell: ask the toolkit of ``host`` to start mpirun's daemon. mpirun,
-        and therefore its remote shell, runs only on algo-1.
+        """Handle the request of mpirun's remote shell: ask the toolkit of ``host`` to start mpirun's daemon.
+
+        On any host other than algo-1, close the connection: mpirun and its remote shell run only on algo-1.
         """
         if not self._env.is_master:
             connection.close()

@@ -75,7 +75,10 @@ class _Idle(ForkServer):
             signal.signal(number, self._end)
 
     def _end(self, number: int, frame: object) -> None:
-        """Send SIGTERM to the toolkits, whose scripts get time to save. Exit after all toolkits have exited."""
+        """Send SIGTERM to the toolkits, whose scripts get time to save. Exit after the toolkits have exited.
+
+        After SIGINT or a second signal, or if no toolkit runs, exit at once.
+        """
         if self._ending or not self._forked or number == signal.SIGINT:
             sys.exit(128 + signal.SIGTERM if self._forked else 0)
         self._ending = True

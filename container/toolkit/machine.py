@@ -146,13 +146,11 @@ class RankDiverged(OfFailure):
 
 
 class Suspected(OfFailure):
-    """The event that this host may have failed. The event is ignored if all of the host's ranks have ended
-    successfully.
-    """
+    """The event that this host may have failed. It is ignored if the host's ranks are done or are being stopped."""
 
 
 class ShellGone(OfFailure):
-    """The event that one of mpirun's remote shells has ended before its daemon."""
+    """The event that one of mpirun's remote shells, which mpirun runs in place of ssh, has ended before its daemon."""
 
 
 class ShellUnexplained(OfFailure):
@@ -212,7 +210,9 @@ class Revive:
 
 @dataclass(frozen=True)
 class BlameImporter:
-    """The action to report a failure, because the importer of these ranks has sent no message for too long."""
+    """The action to report a failure, because the process that imports packages for these ranks (the importer) has been
+    silent for too long.
+    """
 
     ranks: tuple[str, ...]
 
@@ -246,8 +246,8 @@ def is_daemon(member: ClusterProcess) -> bool:
 
 
 def may_restart(member: ClusterProcess, plan: Plan | None, strategy: Distribution | None, limit: int) -> bool:
-    """Return whether a failed process is restarted without failing the job. Only workers of TensorFlow's coordinator
-    are restarted.
+    """Return whether a failed process is restarted instead of failing the job. This applies only to a worker of
+    TensorFlow's coordinator that a signal has killed, in a job with several hosts.
 
     The coordinator notices that a worker has ended, and gives the worker's tasks to the other workers. When the worker
     serves at its address again, the coordinator uses it again. A coordinator or a parameter server cannot be restarted,
@@ -467,8 +467,9 @@ class HostMachine:
         return [member for member in (self._members or {}).values() if member.role is Role.RANK]
 
     def _tell_all_started(self) -> None:
-        """Report that all ranks have been started if this is the case and has not been reported yet. A rank that waits
-        for its importer counts as started.
+        """Report that all ranks have been started, unless a rank is still missing or this was reported before.
+
+        A rank that waits for its importer counts as started.
         """
         if not self._all_started and all(rank.pid is not None or rank.waits_for_importer for rank in self._ranks):
             self._all_started = True
@@ -504,7 +505,7 @@ class HostMachine:
     # --- the end of processes ---
 
     def _raised(self, member: ClusterProcess) -> None:
-        """Give a rank that has reported an uncaught exception a short time to end. If it does not end, fail."""
+        """Give a rank that has reported an uncaught exception a short time to end. If it does not, report a failure."""
         if member.raised and not member.ended:
             consequence = reports.is_consequence(member)
             if not consequence:
@@ -647,7 +648,10 @@ class HostMachine:
             self._do(TellMaster({"op": "stopped"}))
 
     def _over(self, outcome: Outcome, grace: float = FAILURE_GRACE) -> None:
-        """Stop the running processes. A later call does not change the outcome, but can end the grace period."""
+        """End the job on this host with an outcome, and stop the running processes.
+
+        A later call does not change the outcome. A later call without a grace period ends the current grace period.
+        """
         if self.state is not HostStage.OVER or grace == 0.0:
             self._do(Over(outcome, grace))
         self.state = HostStage.OVER

@@ -13,7 +13,7 @@ from container.system import interfaces
 
 
 def shared_network(host: str, other: str) -> tuple[str, str] | None:
-    """Return the interface that has this host's address, and the interface's network.
+    """Find the network that two hosts share. Return the interface with this host's address, and its network.
 
     Args:
         host: The name of this host, as the other hosts resolve it.

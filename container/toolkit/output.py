@@ -263,7 +263,7 @@ class EventStream(_Pipe):
 
 def _own_description(fd: int) -> int:
     """Open the pipe of ``fd`` again, and return the new descriptor. Non-blocking mode then does not affect other users
-    of ``fd``.
+    of ``fd``. If ``fd`` cannot be opened again, return a duplicate.
     """
     try:
         return os.open(f"/proc/self/fd/{fd}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)

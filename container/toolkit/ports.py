@@ -75,7 +75,7 @@ def reserve(count: int, folder: Path | None = None) -> Ports:
 
 
 def _is_free(number: int) -> bool:
-    """Return whether no program uses a port on any address.
+    """Return whether a port is free on all addresses of this machine.
 
     All addresses are checked because TensorFlow's servers listen on all addresses.
     """

@@ -1,7 +1,7 @@
-"""Start the processes of one host, observe the processes through the connections of their wrappers, and send signals to
-the processes.
+"""Start and observe the processes of one host, and send signals to the processes.
 
-Rank wrappers (:mod:`container.toolkit.rank`) are started by the toolkit or by mpirun. Rank wrappers and mpirun's remote
+Each process that runs the user's script has a rank wrapper (:mod:`container.toolkit.rank`): a small program that starts
+the process and reports its end. The wrapper is started by the toolkit or by mpirun. Rank wrappers and mpirun's remote
 shell (:mod:`container.toolkit.mpi.rsh`) connect to the host's unix socket. The socket is in a folder that only the user
 can enter.
 """
@@ -146,7 +146,7 @@ class GangFollower:
         """Handle a message of the importer."""
 
     def on_activity(self) -> None:
-        """Handle output or a report of a rank that shows progress."""
+        """Handle the fact that a rank has printed or reported something, which shows progress."""
 
     def on_remote_shell(self, connection: Connection, host: str, argv: list[str]) -> None:
         """Handle the request of mpirun's remote shell to run a command on a host."""
@@ -229,8 +229,8 @@ class Gang:
         keep: float,
         keep_with: int,
     ) -> None:
-        """Start an importer, which imports packages once and forks this host's ranks. See
-        :mod:`container.toolkit.importer`.
+        """Start an importer if the script imports slow packages. The importer imports them once, and forks this host's
+        ranks. See :mod:`container.toolkit.importer`.
 
         If the importer cannot be started, or has ended, each rank imports its packages itself.
 
@@ -242,7 +242,7 @@ class Gang:
             folder: The folder of the machine's importers, which all hosts on the machine share. None for an importer
                 that only this host uses.
             keep: The time for which the machine's importer is kept while no toolkit uses it, in seconds.
-            keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
+            keep_with: The pid of a process. When it ends, an importer that is kept ends, too. 0 for none.
         """
         why = imports.reason
         if is_worth_it := importer.is_worth_it(imports, self.environment):
@@ -278,7 +278,7 @@ class Gang:
         return self._importer.pid if self._importer is not None else None
 
     def launch(self, plan: ProcessPlan) -> ClusterProcess:
-        """Start a process with the rank wrapper."""
+        """Start the rank wrapper, which starts the planned process."""
         member = self.expect(plan)
         env = {**self.environment, **plan.environment, **self._links(), rank_wrapper.PROCESS: plan.name}
         if plan.local_rank is not None:
@@ -328,9 +328,7 @@ class Gang:
                         os.kill(member.pid, number)
 
     def stop_ranks(self) -> None:
-        """Send SIGTERM to every running rank. Afterwards, the end of a rank counts as no failure, whatever the exit
-        code is.
-        """
+        """Send SIGTERM to every running rank. Afterwards, no exit code of a rank counts as a failure."""
         for member in self.ranks:
             member.told = True
         self.signal_all(signal.SIGTERM, (Role.RANK,))
@@ -341,8 +339,9 @@ class Gang:
             member.wrapper.send({"op": "signal", "number": int(number)})
 
     def place(self, member: ClusterProcess, environment: Mapping[str, str]) -> None:
-        """Send a process the variables that contain the rank of the process. The process was started without a rank
-        (``variables.PLACE``), and waits for these variables.
+        """Send the variables that contain a rank to a process that was started without one (``variables.PLACE``).
+
+        If the process's wrapper has not connected yet, the variables are sent when it connects.
         """
         place = {"op": "place", "environment": dict(environment)}
         if member.wrapper is None:
@@ -361,8 +360,8 @@ class Gang:
             self.release_one(member)
 
     def kill(self) -> list[int]:
-        """Send SIGKILL to all descendants of this process, wait until all of them have ended, and read the remaining
-        output.
+        """Send SIGKILL to all descendants of this process except :attr:`spared`, wait until they have ended, and read
+        the remaining output.
 
         Returns:
             The pids of processes that could not be killed.
@@ -379,7 +378,7 @@ class Gang:
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that continue to run after the end of the toolkit."""
+        """Return the pids of the child processes that continue to run after the end of the toolkit."""
         if self._importer is None or self._has_own_importer or not self.is_followed:
             return ()
         return self._importer.spared

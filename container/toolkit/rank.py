@@ -50,7 +50,8 @@ _OUT_OF_MEMORY_SCORE = 300
 
 
 def main(argv: list[str]) -> int:
-    """Run the command after ``--``.
+    """Run the command after ``--``. In a rank that mpirun has started, run this host's command instead
+    (:func:`host_command`).
 
     Returns:
         The exit code of the command, 127 if the command cannot be started, or 128 plus the signal's number if a signal
@@ -228,8 +229,9 @@ class _Importer:
                 variables.
 
         Returns:
-            The process. None if there is no importer, the importer has refused the request or has ended, or the wait
-            was stopped by a signal. The rank must then be started without an importer.
+            The process. None if there is no importer, or if it has refused the request or has ended: the rank must then
+            be started without an importer. None also if a signal was received meanwhile (:attr:`signalled`): the rank
+            must then not be started.
         """
         path = os.path.join(os.path.dirname(os.environ[variables.HOST_SOCKET]), IMPORTER)
         if not os.path.exists(path):

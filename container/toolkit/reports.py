@@ -169,7 +169,7 @@ def is_port_conflict(failure: Failure) -> bool:
 
 
 def lost_ranks(failure: Failure, plan: Plan) -> Failure:
-    """Return a failure with a hint that names the ranks to which TensorFlow has lost contact.
+    """Add to a failure a hint that names the ranks to which TensorFlow has lost contact, and return the result.
 
     Without the hint, the failure of rank 0 in a job with CollectiveAllReduce only says that other tasks are lost.
     Return any other failure unchanged.

@@ -42,9 +42,10 @@ class HostSettings:
         hang_timeout: The time without any activity of a rank after which the job fails, in seconds. None for no limit.
         worker_restarts: The maximum number of times a killed worker of parameter servers is restarted while the others
             continue.
-        importers: The folder of the machine's importers. None for an importer that only this host uses.
+        importers: The folder of the machine's importers, the processes that import packages once and fork ranks. None
+            for an importer that only this host uses.
         keep_alive: The time for which unused importers are kept, in seconds.
-        kept_with: The pid of a process whose end also ends kept importers; 0 for none.
+        kept_with: The pid of a process. When it ends, kept importers end, too. 0 for none.
         on_undistributed: The reaction if the ranks did not communicate with each other: ``warn`` or ``fail``.
         on_nan: The reaction if the script reports a NaN metric or an infinite loss: ``warn`` or ``fail``.
     """
@@ -134,8 +135,10 @@ class Runtime(GangFollower, abc.ABC):
         """Stop this host's processes without a grace period."""
 
     def follow(self, lifeline: int) -> None:
-        """Handle the messages that the supervisor sends over the lifeline, which is a connection to the supervisor. The
-        lifeline ends only if the supervisor has ended. Then stop this host's processes.
+        """Start to handle the messages on the lifeline, the connection to the supervisor. Also start to measure the
+        ranks' use of resources.
+
+        When the lifeline ends, the supervisor has ended, and this host's processes are stopped.
 
         Args:
             lifeline: The descriptor of the lifeline. The runtime closes the descriptor.
@@ -160,7 +163,7 @@ class Runtime(GangFollower, abc.ABC):
 
     @abc.abstractmethod
     def abandoned(self) -> None:
-        """Stop this host's processes, because the process that started the toolkit has ended."""
+        """Stop this host's processes after the end of the supervisor, the process that started the toolkit."""
 
     def run(self) -> Outcome:
         """Run until all of this host's processes have ended.
@@ -234,7 +237,7 @@ class Runtime(GangFollower, abc.ABC):
 
     @property
     def spared(self) -> Collection[int]:
-        """Return the child processes that continue to run after the end of the toolkit."""
+        """Return the pids of the child processes that continue to run after the end of the toolkit."""
         return self._gang.spared if self._gang is not None else ()
 
     @property

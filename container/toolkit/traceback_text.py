@@ -171,8 +171,11 @@ def _last_exception(lines: list[str]) -> tuple[int, int] | None:
 
 
 def _end(lines: list[str], start: int) -> int:
-    """Return the end of the traceback whose header is at ``start``. The traceback consists of frames and the
-    exception's message.
+    """Return the index after the last line of a traceback: after its frames and the exception's message.
+
+    Args:
+        lines: The lines of the output.
+        start: The index of the traceback's header.
     """
     grouped = lines[start].lstrip().startswith("+")
     i = start + 1
@@ -189,7 +192,7 @@ def _goes_on(lines: list[str], i: int) -> bool:
 
 
 def _message_end(lines: list[str], first: int) -> int:
-    """Return the end of a message that starts at ``first``.
+    """Return the index after the last line of an exception's message, which starts at the line ``first``.
 
     If only a few lines follow, all of them belong to the message. Otherwise only the first paragraph belongs to the
     message.

@@ -93,7 +93,7 @@ def main(argv: list[str]) -> int:
 
 
 def load_runtime(launcher: launchers.Launcher) -> type[Runtime]:
-    """Import and return the class that a launcher names for running its jobs on a host."""
+    """Import and return the class that runs a host's processes in the jobs of a launcher (``Launcher.runtime``)."""
     module, _, name = launcher.runtime.partition(":")
     runtime: type[Runtime] = getattr(importlib.import_module(module), name)
     return runtime
@@ -407,7 +407,7 @@ class Preparation:
         """Return the plan of the job.
 
         Args:
-            membership: The hosts that are in the cluster. If None, all hosts of the job.
+            membership: The hosts that are in the cluster. If None, all hosts of the job are.
         """
         return launchers.plan_job(
             self._env if membership is None else _with_network(self._env), self._command, membership

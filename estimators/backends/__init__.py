@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def load(name: str) -> type[BackendQueries]:
-    """Return the class that answers questions about an instance type: its host provider, or a backend without hosts.
+    """Import and return the class of an instance type: its host provider, or its backend if it has no host provider.
 
     Raises:
         UnsupportedError: the instance type has no backend.

@@ -73,11 +73,12 @@ class Finding:
 
 
 class BackendQueries(abc.ABC):
-    """Queries that host providers, and backends without a host provider, answer without starting anything.
+    """Questions about jobs that a backend answers without starting anything.
 
-    A subclass overrides the methods for the features that it supports. The process that calls ``fit()`` uses only these
-    methods, so a module with a subclass should import what only a running job needs, such as asyncio, in the methods
-    that need it.
+    Subclasses are the host providers, which supply the hosts of jobs, and the backends that need no host provider. A
+    subclass overrides the methods for the features that it supports. The process that calls ``fit()`` uses only these
+    methods. Therefore the module of a subclass should import asyncio and other modules for running jobs only in the
+    methods that need them.
     """
 
     @classmethod
@@ -102,16 +103,16 @@ class BackendQueries(abc.ABC):
 
     @classmethod
     def found(cls, spec: TrainingJobSpec) -> dict[str, Any] | None:
-        """Return values that the supervisor needs from the process that calls ``fit()``, as plain data.
+        """Find values that the supervisor needs and only the process that calls ``fit()`` knows. Return them as plain
+        data, or None if there are none.
 
-        The values are stored in the job's record, from which the supervisor reads them. Return None if there are no
-        such values.
+        The values are stored in the job's record, from which the supervisor reads them.
         """
         return None
 
     @classmethod
     def portable(cls, spec: TrainingJobSpec, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options, changed so that they mean the same on a machine with other files and variables.
+        """Return the backend's options in a form that does not depend on this machine's files and variables.
 
         For example, the machines that a host file lists replace the path of the file.
 
@@ -122,17 +123,16 @@ class BackendQueries(abc.ABC):
 
     @classmethod
     def patient(cls, options: JobOptions) -> dict[str, Any]:
-        """Return the backend's options, changed so that a job waits while other jobs use the resources.
-
-        The trials of a tuner have these options.
+        """Return the backend's options, changed for the trials of a tuner: a trial waits while other jobs use the
+        resources.
         """
         return dict(options.backend_options)
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return what jobs have left on their hosts' machines, for ``fleetfit clean``.
+        """Return the resources that jobs have left behind, for ``fleetfit clean``.
 
-        The result may include resources of running jobs. The caller leaves these resources alone.
+        The result may include resources of running jobs. The caller does not remove these resources.
 
         If the backend cannot be reached, return an empty list. A backend that is searched only at the user's request
         raises BackendError instead.

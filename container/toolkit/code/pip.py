@@ -156,7 +156,9 @@ def lines_of(
 
 
 def environment(environ: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment for pip: the user's settings, except those that would change where pip installs."""
+    """Return the environment variables for pip: the given ones, with settings for plain output. Variables that change
+    where pip installs, and fleetfit's own variables, are removed.
+    """
     kept = {name: value for name, value in environ.items() if not name.startswith(("FLEETFIT_", *_ELSEWHERE))}
     return {
         **kept,

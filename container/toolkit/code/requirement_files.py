@@ -50,7 +50,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 def branches(wanted: Requirements) -> list[tuple[str, str]]:
-    """Return the git repositories that are required without a commit.
+    """Return the git repositories for which the requirements name a branch, a tag or nothing instead of a commit.
 
     Returns:
         For each repository: the URL, and the branch or tag, or ``HEAD`` if the requirement names none.

@@ -93,7 +93,8 @@ def overlay(
     project: Path | None = None,
     timeout: float = 3600.0,
 ) -> Path | None:
-    """Return a folder with the required packages that the environment lacks.
+    """Install the required packages that the environment lacks into a cached folder, and return the folder. If such a
+    folder exists already, install nothing.
 
     Several hosts and jobs may call this function simultaneously. One of them installs the packages, and the others
     wait. Any thread may call this function, if the thread lives until the function returns.
@@ -173,7 +174,7 @@ def _names(wanted: Requirements, project: Path) -> bool:
 
 
 def _cached(folder: Path, told: Told) -> Path | None:
-    """Return a cached overlay, and record the time of its use. Send ``told`` the warnings of the overlay's
+    """Look for a cached overlay. If it exists, record the time of its use, and send ``told`` the warnings of its
     installation.
 
     Returns:
@@ -344,7 +345,7 @@ class _Installation:
         (target / MARKER).write_text(json.dumps(marker), encoding="utf-8")
 
     def _missing(self) -> list[dict[str, Any]]:
-        """Return the packages that pip would install, according to pip's report."""
+        """Ask pip which packages it would install, and return their descriptions from pip's report."""
         report = self._staging / "report.json"
         arguments = ["install", "--dry-run", "--report", str(report)]
         if self._requirements is not None:
@@ -380,8 +381,8 @@ class _Installation:
         return next(wheels.glob("*.whl"))
 
     def _without_project(self, project: Path, error: RequirementsError) -> list[str]:
-        """Return the dependencies of a project that cannot be built, and add a warning. The script runs from the
-        project's folder, because the project is not installed.
+        """Return the dependencies of a project that cannot be built. Also add a warning that the project is not
+        installed, and that the script therefore runs from the project's folder.
 
         Args:
             project: The folder of the project.
@@ -400,8 +401,10 @@ class _Installation:
         return needed
 
     def _can_build_here(self) -> bool:
-        """Return whether the installed setuptools can build the project without any download. Only a plain ``setup.py``
-        can be built in this way.
+        """Return whether the installed packages can build the project without any download.
+
+        They can if the project names no ``[build-system]``, and setuptools 71 or newer is installed, or an older
+        setuptools with wheel.
         """
         assert self._project is not None
         pyproject = self._project / "pyproject.toml"
@@ -436,7 +439,7 @@ class _Installation:
 
 
 def _pin(item: dict[str, Any], *, hashed: bool) -> str:
-    """Return a requirement for exactly the version or the source of a package that pip has found.
+    """Return a requirement that pins a package to the version, or to the URL, that pip has found.
 
     Source: "Installation Report" of pip's documentation, and PEP 610 (direct_url.json).
 

@@ -1,6 +1,6 @@
 """Run elastic Horovod on fleetfit's hosts: Horovod's own driver gets hosts and workers from the job's supervisor.
 
-The supervisor (``estimators.supervisor.elastic``) decides the membership: the available hosts, the workers that are
+The supervisor (``estimators.supervisor.elastic``) decides the membership: which hosts are available, which workers are
 started on them, and which hosts are excluded for how long. :mod:`container.toolkit.elastic.driver` is Horovod's
 ``ElasticDriver`` with its rendezvous, in a separate process beside the supervisor.
 :mod:`container.toolkit.elastic.host` is a host's toolkit, which starts workers on request. The supervisor sends

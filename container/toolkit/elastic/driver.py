@@ -94,7 +94,7 @@ class Rendezvous(RendezvousServer):
 
 
 class HorovodDriver(ElasticDriver):
-    """Horovod's driver, which is notified of changes by events instead of polling.
+    """A subclass of Horovod's driver that is notified of changes by events. Horovod's driver polls.
 
     Args:
         rendezvous: The rendezvous of the workers.
@@ -130,7 +130,7 @@ class HorovodDriver(ElasticDriver):
         self._changed.set()
 
     def stop(self, error_message: str | None = None) -> None:
-        """Stop the driver, as Horovod's method does."""
+        """Stop the driver. Record the error message, unless an error was recorded before."""
         self.error = self.error or (error_message or "")
         self._shutdown.set()
         self._changed.set()
@@ -138,9 +138,9 @@ class HorovodDriver(ElasticDriver):
             self._wait_hosts_cond.notify_all()
 
     def wait_for_available_slots(self, min_num_proc: int, min_hosts: int = 1) -> Any:
-        """Wait for enough workers, as Horovod's method does.
+        """Wait for enough workers, as Horovod's method does, and report the wait and its result to the supervisor.
 
-        A timeout is reported to the supervisor at once, while the waiting workers still exist.
+        A timeout is reported at once, while the waiting workers still exist.
         """
         self._send("waiting")
         try:
@@ -186,7 +186,9 @@ class HorovodDriver(ElasticDriver):
             logging.info("%s could not be told of a change: %s", first.hostname, error)
 
     def register_worker_server(self, host: str, slot: int, addresses: Any, secret_key: bytes) -> None:
-        """Register a worker's address, as Horovod's method does, and notify the first worker of a pending change."""
+        """Register a worker's address, as Horovod's method does. If it is the first worker's address, notify that
+        worker of a change that it has not been notified of yet.
+        """
         super().register_worker_server(host, slot, addresses, secret_key)
         first = self.get_coordinator_info()
         if first is not None and first.hostname == host:
@@ -212,7 +214,7 @@ class HorovodDriver(ElasticDriver):
         return [slot.hostname for slot in list(self._rank_assignments.values())]
 
     def resume(self) -> None:
-        """Resume after a change, as Horovod's method does, and record the error if the method fails."""
+        """Resume after a change, as Horovod's method does. If this fails, record the error."""
         try:
             super().resume()
         except Exception as error:

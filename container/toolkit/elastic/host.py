@@ -1,11 +1,11 @@
 """Run an elastic job's processes on one host: start workers when the supervisor requests it, and report how they end.
 
 Unlike :class:`container.toolkit.host.HostRuntime`, this runtime does not communicate with other hosts. Hosts join and
-leave, and only the supervisor decides what this means for the job. In addition to the messages for every host, the
-lifeline carries ``prepare`` (start a worker, which waits for its rank), ``place`` (the variables that contain the
-worker's rank), ``end_worker``, ``signal`` (to a worker), ``dump`` (report where the workers are) and ``finish`` (the
-job is complete). The runtime reports the events ``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a
-worker makes progress) and ``stacks``.
+leave, and only the supervisor decides what this means for the job. The supervisor sends its messages over the lifeline,
+its connection to this host. In addition to the messages for every host, these are ``prepare`` (start a worker, which
+waits for its rank), ``place`` (the variables that contain the worker's rank), ``end_worker``, ``signal`` (to a worker),
+``dump`` (report where the workers are) and ``finish`` (the job is complete). The runtime reports the events
+``host_ready``, ``worker_ready``, ``worker_ended``, ``progress`` (a worker makes progress) and ``stacks``.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ class ElasticRuntime(Runtime):
     # --- methods that the toolkit's main program calls ---
 
     def connect(self) -> None:
-        """Close the control socket. The socket is not needed, because there are no other hosts to connect to, and the
-        supervisor uses the lifeline.
+        """Close the control socket, through which hosts would connect to each other. It is not needed, because this
+        host communicates only with the supervisor, over the lifeline.
         """
         if self._settings.control_fd is not None:
             os.close(self._settings.control_fd)
@@ -90,9 +90,10 @@ class ElasticRuntime(Runtime):
         self._end_as(Outcome(failure=failure))
 
     def stop(self) -> None:
-        """Send SIGTERM to the workers, whose scripts get ``stop_grace`` seconds to save.
+        """Send SIGTERM to the workers, whose scripts can then save. After ``stop_grace`` seconds, kill the workers that
+        still run.
 
-        A second call kills the workers without a grace period.
+        A second call kills the workers at once.
         """
         if self._stopping or self._gang is None:
             self.end_now()

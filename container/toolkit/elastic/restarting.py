@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 
 class RestartingRuntime(ElasticRuntime):
-    """Run one host of an elastic job that restarts its workers. See :class:`ElasticRuntime`."""
+    """Run one host of an elastic job that restarts its workers whenever hosts join or leave. See
+    :class:`ElasticRuntime`.
+    """
 
     def __init__(self, loop: SelectorLoop, output: Output, environment: Environment, settings: HostSettings) -> None:
         super().__init__(loop, output, environment, settings)
@@ -38,7 +40,7 @@ class RestartingRuntime(ElasticRuntime):
     def ready(self, preparation: Preparation, gang: Gang, ports: tuple[int, ...]) -> None:
         """Report that this host is ready. See :class:`ElasticRuntime`.
 
-        Workers are reported as ready only when their importer has finished importing.
+        Workers are reported as ready only when their importer, the process that imports their packages, has finished.
         """
         self._imported = gang.importer is None
         super().ready(preparation, gang, ports)

@@ -64,13 +64,14 @@ class Importer:
     Args:
         loop: The event loop.
         folder: The folder of the machine's importers.
-        path: The path of the socket to which the host's rank wrappers connect. This object creates the socket.
+        path: The path of the socket to which this host's rank wrappers connect, the programs that start the ranks. This
+            object creates the socket.
         python: The interpreter of the ranks.
         env: The variables of all ranks of the host.
         imports: The imports to execute.
         follower: The receiver of the importer's messages about imports.
         keep: The time for which the machine's importer continues when no toolkit needs it, in seconds.
-        keep_with: The pid of a process whose end also ends an importer that is kept; 0 for none.
+        keep_with: The pid of a process. When it ends, an importer that is kept ends, too. 0 for none.
 
     Attributes:
         pid: During the imports, the pid of the machine's importer. Afterwards, the pid of this host's importer. None if

@@ -47,7 +47,7 @@ _Files = dict[Path, tuple[str, ...]]
 
 
 class Imports(NamedTuple):
-    """The imports and settings for an importer.
+    """The imports and settings that an importer executes for a script.
 
     Attributes:
         statements: The import statements.

@@ -1,4 +1,7 @@
-"""Execute an importer's imports, and provide the imported modules to the processes forked from it."""
+"""Execute the imports of an importer, and give the imported modules to the ranks that are forked from it.
+
+An importer is a process that imports packages once for many ranks (:mod:`container.toolkit.importer.server`).
+"""
 
 from __future__ import annotations
 
@@ -66,7 +69,7 @@ def _identity(path: str) -> tuple[int, ...] | None:
 
 
 def _with_settings(environment: Mapping[str, str], settings: Iterable[tuple[str, str, bool]]) -> dict[str, str]:
-    """Return an environment to which the settings of a script were applied."""
+    """Return a copy of an environment, with the variables that a script sets (``Imports.settings``)."""
     made = {name: environment.get(name, value) if default else value for name, value, default in settings}
     return {**environment, **made}
 

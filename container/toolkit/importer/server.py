@@ -36,8 +36,8 @@ _SPARE_MEMORY = 0.1
 
 
 class _Machine(ForkServer):
-    """Serve toolkits until all processes that have started these toolkits have ended. If the last toolkit requests it
-    with ``keep``, serve for this many more seconds.
+    """Serve toolkits until all processes that have started these toolkits have ended. Then continue to serve for the
+    number of seconds that the last toolkit has requested as ``keep``.
 
     The imports are executed at the first request. An importer that has refused a toolkit removes its socket, so that
     the toolkit starts another importer.
@@ -61,8 +61,9 @@ class _Machine(ForkServer):
         self._keep, self._keeper, self._until = 0.0, (0, ""), 0.0
 
     def _load(self, request: Request) -> loading.Given:
-        """Execute the imports. Standard output and standard error become a file in memory, which stores the text that
-        the modules print.
+        """Execute the imports. If the imported modules cannot be used in forked ranks, report the reason, and exit.
+
+        Standard output and standard error become a file in memory, which stores the text that the modules print.
         """
         began = time.monotonic()
         printed = os.memfd_create("printed")

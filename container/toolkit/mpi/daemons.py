@@ -97,16 +97,19 @@ def _expand(value: str, variables: Mapping[str, str]) -> str:
 def of_host(
     argv: Sequence[str], added: Mapping[str, str], environment: Mapping[str, str], machine: Machine
 ) -> tuple[list[str], dict[str, str]]:
-    """Replace algo-1's OpenMPI by this host's OpenMPI in a daemon's command line and variables. Return both.
+    """Replace the folder of algo-1's OpenMPI by that of this host's OpenMPI, in a daemon's command line and variables.
 
-    mpirun has written them on algo-1, whose OpenMPI may be in a different folder. A returned variable with the prefix
-    ``USERS_PREFIX`` is for the ranks: the rank wrapper removes the prefix.
+    mpirun has written the command line on algo-1, whose OpenMPI may be in a different folder. A returned variable with
+    the prefix ``USERS_PREFIX`` is for the ranks: the rank wrapper removes the prefix.
 
     Args:
         argv: The daemon's command line. See :func:`command`.
         added: The variables that mpirun's command line sets for the daemon.
         environment: The variables of all processes of this host.
         machine: This host's machine.
+
+    Returns:
+        The new command line, and the new variables.
 
     Raises:
         ValueError: this host's OpenMPI does not have the daemon.
@@ -180,7 +183,7 @@ def _make_shell(runtime_dir: Path, machine: Machine) -> str:
 
 
 def make_rank_program(runtime_dir: Path, machine: Machine) -> None:
-    """Create this host's program with the name :data:`RANK_PROGRAM`.
+    """Create the program that mpirun starts for each rank on this host: the rank wrapper, as :data:`RANK_PROGRAM`.
 
     The program is not a shell script, because a shell drops variables with names such as ``SM_HP_BATCH-SIZE``. The
     program's first line names a link to the interpreter, because the interpreter's path may contain spaces, or be too
@@ -237,6 +240,8 @@ def session_environment(runtime_dir: Path, path: str) -> dict[str, str]:
 
 def node_environment(argv: Sequence[str], host: str, machine: Machine) -> dict[str, str]:
     """Return variables with which OpenMPI 5's daemon uses the host's name as its node name.
+
+    Return no variables for OpenMPI 4's daemon, or if each host has its own machine.
 
     Hosts that share a machine have the same host name. PRRTE would treat their daemons as one node, and MPI_Init would
     hang. With these variables, the daemon uses Slurm's node name (``ess_slurm_module.c``), and otherwise works as

@@ -35,8 +35,8 @@ PACKAGES = ("jinja2", "pandas", "psutil", "regex", "rich", "pip")
 
 @dataclass(frozen=True, kw_only=True)
 class Parcel:
-    """The data of a job that is sent to a dispatcher: the job's current record, and the files of this machine that the
-    job needs.
+    """The data that this machine sends to a dispatcher to start a job there: the job's request and options, and the
+    files that the job needs.
 
     Attributes:
         name: The job's name.
@@ -79,7 +79,7 @@ class Dispatcher(abc.ABC):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options, with the values that the dispatcher otherwise reads from environment variables added.
+        """Return the options, completed with the values that this process's environment variables set.
 
         Another process that uses the options later may have other environment variables.
         """
@@ -139,7 +139,7 @@ class Dispatcher(abc.ABC):
 
     @abc.abstractmethod
     async def ask(self, message: Message) -> Message:
-        """Send a request to the supervisor of the job that :meth:`follow` follows.
+        """Send a request to the job's supervisor, while :meth:`follow` follows the job.
 
         The request is the same as a request to the socket of a local supervisor.
 

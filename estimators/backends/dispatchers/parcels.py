@@ -35,9 +35,9 @@ _INPUTS, _ATTACHED = "inputs", "attached"
 
 
 def refusals(spec: TrainingJobSpec) -> list[str]:
-    """Return descriptions of the features of a job that a dispatcher does not support, each with its remedy.
+    """Describe the features of a job that a dispatcher does not support, and the channels whose files do not exist.
 
-    A channel whose file on this machine does not exist is described, too.
+    Each description contains the remedy.
     """
     found = []
     for channel in spec.inputs:
@@ -132,7 +132,7 @@ def _attached(spec: TrainingJobSpec) -> Iterator[tuple[str, tuple[Path, str]]]:
 def write(stream: IO[bytes], parcel: Parcel) -> None:
     """Write a parcel: its header as one line, then its files as a tar archive.
 
-    In place of links, the files that they lead to are written. Special files are not written.
+    Links are replaced by the files and folders to which they lead. Sockets, pipes and devices are omitted.
     """
     stream.write(encode({"op": "parcel", **parcel.header}, LIMIT))
     with tarfile.open(fileobj=stream, mode="w|") as archive:

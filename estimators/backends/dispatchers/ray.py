@@ -158,7 +158,8 @@ class RayDispatcher(Dispatcher):
 
     @classmethod
     def pinned(cls, options: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the options with the address of the cluster, even if an environment variable names the address.
+        """Return the options with the cluster's address. If they have no address, add the address in Ray's environment
+        variables, or the default.
 
         When another process attaches to the job later, Ray's environment variables may differ.
         """
@@ -223,9 +224,9 @@ class RayDispatcher(Dispatcher):
         """Do nothing, because Ray prepares a job when the job is submitted."""
 
     async def submit(self, parcel: Parcel) -> None:
-        """Submit the supervisor's Ray job, and wait until this Ray job reports that it has accepted the parcel.
+        """Submit the Ray job that runs the supervisor, and wait until it reports that it has accepted the parcel.
 
-        The Ray job's working directory contains our code and the parcel.
+        The parcel contains the job's request and files. Our code and the parcel are in the Ray job's working directory.
         """
         package = self._folder / "job.zip"
         self._job = parcel.name
@@ -273,8 +274,7 @@ class RayDispatcher(Dispatcher):
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
         """Submit a Ray job that reports the changes of the fleetfit job's record, and yield its messages.
 
-        Earlier processes may have started such Ray jobs for the same copy of the record. The call stops these earlier
-        Ray jobs first.
+        First stop the Ray jobs that earlier processes have submitted for the same copy of the record.
         """
         self._job = name
         words = ["follow", name, packed(have)]

@@ -179,7 +179,9 @@ class Api:
             time.sleep(1.0)
 
     def _is_there(self, client: Any, asked: dict[str, Any]) -> bool:
-        """Return whether the Ray job exists. If so, an earlier submission succeeded, and only its answer was lost."""
+        """Return whether Ray has a job with the requested name and metadata. If so, an earlier submission succeeded,
+        and only its answer was lost.
+        """
         with contextlib.suppress(Exception):
             known = client.get_job_info(asked["job"]).metadata or {}
             return bool(asked["metadata"]) and all(known.get(key) == value for key, value in asked["metadata"].items())
@@ -215,7 +217,7 @@ class Api:
                             return True
 
     def _end_of(self, client: Any, job: str) -> str:
-        """Wait for the final status of a Ray job, and return a description of the status."""
+        """Wait up to ``_ENDED_S`` seconds for the final status of a Ray job, and return a description of its status."""
         until = time.monotonic() + _ENDED_S
         while True:
             info = client.get_job_info(job)

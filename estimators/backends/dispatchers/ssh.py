@@ -97,7 +97,7 @@ class SshDispatcher(Dispatcher):
 
     @classmethod
     def check(cls, place: str, options: Mapping[str, Any]) -> None:
-        """Refuse an invalid machine name, and unknown options."""
+        """Refuse an invalid machine name, a number of slots, unknown options, and a missing ssh configuration file."""
         given = SshDispatcherOptions.of(options)
         if parse(place, "dispatcher").slots is not None:
             raise ConfigurationError(f"dispatcher={place!r}: a dispatcher has no slots. Leave the number of slots out.")
@@ -141,14 +141,14 @@ class SshDispatcher(Dispatcher):
         return connection.ended or program.complaint or "the connection ended"
 
     async def prepare(self) -> None:
-        """Start our program on the dispatcher's machine. The program then waits for the parcel."""
+        """Start our program on the dispatcher's machine. The program then waits for the parcel, the job's data."""
         try:
             self._taker = await self._start("submit")
         except HostError as error:
             raise DispatchRefused(str(error)) from None
 
     async def submit(self, parcel: Parcel) -> None:
-        """Send the parcel to our program on the machine. The program starts the supervisor."""
+        """Send the parcel, the job's data, to our program on the machine. The program starts the supervisor."""
         assert self._taker is not None
         connection, program = self._taker
         messages = _Messages(self.loop, program.output)
@@ -169,7 +169,7 @@ class SshDispatcher(Dispatcher):
             raise Unreached(why)
 
     async def follow(self, name: str, have: Mapping[str, Any]) -> AsyncGenerator[Message, None]:
-        """Start our program on the machine, and read the changes of the job's record from the program."""
+        """Start our program on the machine, and yield the changes of the job's record that the program reports."""
         try:
             connection, program = await self._start("follow", name)
         except HostError as error:
@@ -227,7 +227,7 @@ class SshDispatcher(Dispatcher):
 
 
 class _Messages:
-    """A reader of a program's messages."""
+    """A reader of the messages that a program prints."""
 
     def __init__(self, loop: AsyncioLoop, read: int) -> None:
         self._said: asyncio.Queue[Message | None] = asyncio.Queue()

@@ -104,7 +104,7 @@ def image_of(spec: TrainingJobSpec) -> str:
 def runs_toolkit(spec: TrainingJobSpec, labels: Iterable[str]) -> bool:
     """Return whether our toolkit runs in the job's containers.
 
-    Our toolkit runs in the containers if the image contains our toolkit and the job starts no other program.
+    It does if the image contains the toolkit, and the job starts no other program.
 
     Args:
         spec: The job.
@@ -215,10 +215,10 @@ def environment_of(spec: TrainingJobSpec, options: JobOptions, host: str) -> dic
 
 
 def gpus_of(spec: TrainingJobSpec, host: str, gpus: int) -> tuple[int, ...] | None:
-    """Return the numbers of a host's GPUs.
+    """Return the numbers of the GPUs that a host gets. Return an empty tuple for all GPUs, and None for no GPU.
 
-    If the machine has at least one GPU for each host, the hosts get disjoint sets. Otherwise, each host gets all GPUs,
-    and the result is an empty tuple. None means that the job requests no GPUs.
+    Several hosts get disjoint sets if the machine has at least one GPU for each of them. Otherwise, each host gets all
+    GPUs. A job whose instance type has no GPUs gets none.
     """
     if not fleets.capabilities(spec.instance_type).needs_gpus:
         return None
@@ -239,10 +239,10 @@ def local_model_dir(spec: TrainingJobSpec) -> Path | None:
 
 
 def local_output(spec: TrainingJobSpec) -> Path | None:
-    """Return the folder to mount for a ``model_dir`` on this machine.
+    """Return the folder that kept containers mount for the script's ``model_dir``.
 
-    If ``model_dir`` is in the output path, the folder is the output path. Otherwise, the folder is ``model_dir``
-    itself. Return None if ``model_dir`` is not on this machine.
+    This is the output path if ``model_dir`` is in it, or else ``model_dir`` itself. Return None if ``model_dir`` is not
+    a folder of this machine.
     """
     path, output = local_model_dir(spec), path_here(spec.output.path)
     within = path is not None and output is not None and path.is_relative_to(output.absolute())
@@ -250,9 +250,9 @@ def local_output(spec: TrainingJobSpec) -> Path | None:
 
 
 def planned_inputs(spec: TrainingJobSpec) -> tuple[Mount, ...]:
-    """Return those mounts of a job's channels that can be determined before the inputs are prepared.
+    """Return the mounts of channels in FastFile mode that are files or folders of this machine.
 
-    These are the local files and folders in FastFile mode.
+    Only these mounts are known before the inputs are prepared.
     """
     found = []
     for channel in spec.inputs:
@@ -269,7 +269,7 @@ def channel_mounts(data: Path, channels: Iterable[str]) -> list[Mount]:
     agent has created.
 
     A channel that is one link is replaced by an empty folder, and the channel's data is mounted over the folder. Links
-    within a channel are kept, and their targets are mounted at the same paths.
+    within a channel are kept: their targets, or a folder that contains all of them, are mounted at the same paths.
 
     Args:
         data: The folder ``input/data`` of the host's tree.

@@ -47,7 +47,7 @@ class ContainerEnd:
 
     @property
     def was_killed(self) -> bool:
-        """Return whether a process in the container was killed."""
+        """Return whether memory ran out in the container, or a signal other than SIGTERM killed its first process."""
         return self.out_of_memory or (self.exit_code >= 128 and self.exit_code != 128 + signal.SIGTERM)
 
 
@@ -90,9 +90,7 @@ class Engine(ImageEngine):
         return str(self.ask(action, "POST", "/containers/create", settings(plan), query=query, image=plan.image)["Id"])
 
     def put(self, container: str, archive: bytes) -> None:
-        """Unpack a tar archive into a container's own file system. The files are deleted together with the
-        container.
-        """
+        """Unpack a tar archive into a container's own file system. The files are deleted with the container."""
         place = f"/containers/{container}/archive"
         self.ask("put files into a container", "PUT", place, archive, query={"path": "/"})
 
@@ -130,7 +128,7 @@ class Engine(ImageEngine):
         return str((found["NetworkSettings"]["Networks"].get(network) or {}).get("IPAddress") or "")
 
     def start(self, container: str, plan: ContainerPlan) -> None:
-        """Start a container."""
+        """Start a container. If the plan limits the container's link, limit the link's rate."""
         self.ask(f"start container {plan.name!r}", "POST", f"/containers/{container}/start", image=plan.image)
         if plan.limits.link is not None:
             found = self.inspect(container)
@@ -159,7 +157,7 @@ class Engine(ImageEngine):
         return ContainerEnd(exit_code=code, out_of_memory=bool(state.get("OOMKilled")), error=error)
 
     def kill(self, container: str, name: str) -> None:
-        """Send a signal to a container. Do nothing if the container has ended."""
+        """Send the signal ``name`` to a container. Ignore the engine's error, because the container may have ended."""
         with contextlib.suppress(EngineError):
             self.ask("send a signal to a container", "POST", f"/containers/{container}/kill", query={"signal": name})
 

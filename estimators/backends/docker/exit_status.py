@@ -26,10 +26,10 @@ _SAID = 600
 
 
 def end_failure(host: str, ended: ContainerEnd, tail: bytes, *, toolkit: bool, said: str = "") -> Failure | None:
-    """Return the cause of a container's failure.
+    """Return the failure of a container that has ended.
 
     Return None in three cases: the container has succeeded, it has ended after SIGTERM, or our toolkit reports the
-    cause itself.
+    failure itself.
 
     Args:
         host: The name of the host.

@@ -88,9 +88,9 @@ class ContainerHost(LocalHost):
         lifeline: str | None = None,
         **more: Any,
     ) -> HostProcess:
-        """Start a process of the host. With ``lifeline``, start the container with the training process.
+        """Start the container with the training process. Without ``lifeline``, start an agent instead.
 
-        Without ``lifeline``, the process is an agent. Agents run on this machine outside the container.
+        An agent is a helper process that runs on this machine outside the container.
         """
         if lifeline is None:
             return super().run(argv, env, on_output, **more)
@@ -199,7 +199,10 @@ class ContainerProcess:
                 self._on_output(output)
 
     def write(self, data: bytes) -> None:
-        """Write data to our toolkit's lifeline. A program other than our toolkit does not get the data."""
+        """Write data to the lifeline, the standard input of our toolkit. Any other program does not get the data.
+
+        Before the container runs, the data is stored.
+        """
         self._unsaid += data
         if self._writer is not None and self._provider.toolkit:
             self._writer.write(self._unsaid)
@@ -209,7 +212,8 @@ class ContainerProcess:
         """Do nothing. The container's standard input ends when the connection to the container is closed."""
 
     def signal(self, number: int) -> None:
-        """Send a signal to the container.
+        """Send a signal to the container. Before the container runs, store the signal. If it is not SIGTERM, also
+        cancel the start.
 
         For SIGTERM and SIGINT, our toolkit gets a message on its lifeline. All other signals, and all signals to other
         programs, are sent by the container engine. The engine sends SIGTERM unchanged, and sends SIGKILL instead of any

@@ -83,7 +83,7 @@ class ContainerPool:
             raise
 
     def close(self) -> None:
-        """Close the connections to the containers, so that the pool no longer belongs to the job.
+        """Close the connections to the containers. The pool then no longer belongs to the job.
 
         If a toolkit was started in a container, the container then ends, unless :meth:`keep` was called.
         """
@@ -295,7 +295,7 @@ def plan_pool(
 
 
 def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str:
-    """Return a digest that identifies the pools that fit a job.
+    """Return the key of the pools that fit a job: a digest.
 
     The digest is computed from the descriptions of the containers, the image's id, and whether the network is isolated.
     """
@@ -305,7 +305,7 @@ def key_of(plans: Sequence[ContainerPlan], image: str, *, isolated: bool) -> str
 
 
 def find(home: Path, key: str, hosts: Sequence[str]) -> ContainerPool | None:
-    """Find a kept pool with this key, and connect to the pool, so that it belongs to this job.
+    """Find a kept pool with this key, and connect to it. The pool then belongs to this job.
 
     Args:
         home: The folder that contains the folder of pools.

@@ -19,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class MountedPlatform(LocalPlatform):
-    """The platform of all hosts of a job in containers. Its agents run on this machine, outside the containers."""
+    """An object that prepares and saves the files of a job's hosts, which are containers.
+
+    The agents, helper processes for this work, run on this machine outside the containers.
+    """
 
     def __init__(self, backend: Backend, provider: DockerProvider) -> None:
         super().__init__(backend, containers.facts(backend.options))
@@ -36,8 +39,8 @@ class MountedPlatform(LocalPlatform):
         self._provider.write_names(host.name)
 
     async def bring_saved(self) -> Failure | None:
-        """Make the user the owner of the files that the containers have written. Then copy the remaining saved
-        files.
+        """Make the user the owner of the files that the containers have written. Then copy the saved files that were
+        not copied before.
         """
         await self._provider.give_back()
         return await super().bring_saved()

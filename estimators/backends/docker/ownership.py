@@ -26,9 +26,9 @@ def is_root(user: str) -> bool:
 
 
 def foreign(place: Path, uid: int) -> bool:
-    """Return whether a folder contains a file or folder that does not belong to a user.
+    """Return whether a folder contains a file or folder that does not belong to the given user.
 
-    Return True also if a file or folder cannot be examined. Files that are deleted meanwhile are ignored.
+    Also return True if a file or folder cannot be examined. Files that are deleted meanwhile are ignored.
 
     Args:
         place: The folder.
@@ -52,7 +52,7 @@ def give_back(engine: Engine, duty: Duty, user: str) -> None:
 
     Args:
         engine: The client of the container engine.
-        duty: The cleanup of the job, which contains the folders of the files.
+        duty: The description of the job's cleanup. It names the folders of the files.
         user: The user that the job's containers ran as. Empty for root.
 
     Raises:
@@ -72,8 +72,8 @@ def plans(duty: Duty, user: str, uid: int, gid: int) -> list[ContainerPlan]:
     In folders that others use, too, only files of root or of ``user`` get the new owner.
 
     Args:
-        duty: The cleanup of the job, which contains the folders and the image. The image has GNU's ``find`` and
-            ``chown``, and is already in the container engine.
+        duty: The description of the job's cleanup. It names the folders and the image. The image contains GNU's
+            ``find`` and ``chown``, and is already in the container engine.
         user: The user that the job's containers ran as. Empty for root.
         uid: The uid of the new owner, as containers see it.
         gid: The gid of the new owner, as containers see it.

@@ -45,7 +45,8 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 class DockerProvider(HostProvider):
     """A provider of one container for each host.
 
-    The containers are either created for the job, in a network of the job, or kept from an earlier job.
+    The containers are created for the job, in a network of the job, or they are kept from an earlier job. A pool is a
+    set of kept containers with their network.
 
     Args:
         job: The job, with the functions through which the provider reports to the supervisor.
@@ -80,7 +81,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Return why the job cannot run.
+        """Return the reasons why the job cannot run in containers. The list is empty if the job can run.
 
         Raises:
             EngineError: the engine cannot be reached, or the image does not exist.
@@ -89,7 +90,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def placement(cls, spec: TrainingJobSpec, options: JobOptions, record: Path) -> ClusterPlacement:
-        """Return the placement of hosts that are containers, with the ``docker`` commands that would start them."""
+        """Return where the hosts would run, with the ``docker`` commands that would start their containers."""
         limits = ContainerOptions.of(options.backend_options)
         gpus = gpu_count() if fleets.capabilities(spec.instance_type).needs_gpus else 0
         toolkit = containers.runs_toolkit(spec, (TOOLKIT_LABEL,))
@@ -127,7 +128,7 @@ class DockerProvider(HostProvider):
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return the containers and networks in the container engine whose job has ended."""
+        """Return the containers and networks in the container engine that no job uses any more."""
         from estimators.backends.docker import leftovers
 
         return leftovers.find()
@@ -157,14 +158,13 @@ class DockerProvider(HostProvider):
         return host
 
     def shared_platform(self) -> MountedPlatform:
-        """Create the platform of the hosts, which mounts the hosts' file trees in the containers."""
+        """Create the object that prepares and saves the files of all hosts."""
         return MountedPlatform(self.job.backend, self)
 
     def _have_made(self) -> asyncio.Task[None]:
-        """Return the task that prepares the network or the pool.
+        """Return the task that prepares the network or the pool. The first call starts the task.
 
-        In a new attempt, start another task if the last task has failed or a process in a container of the pool was
-        killed.
+        In a new attempt, start another task if the last one has failed, or if a process in a container was killed.
         """
         made, attempt = self._made, self.backend.attempt
         if made is None or (attempt != self._made_for and made.done() and (made.exception() or self._used)):
@@ -219,9 +219,10 @@ class DockerProvider(HostProvider):
             await self._call(lambda: pool.make(plans, self._engine, self._record.path, isolated=isolated))
 
     def _let_go(self) -> None:
-        """Make the remover remove the containers and the network. Forget them, so that :meth:`_make` creates new ones.
+        """Make the remover, a separate process, remove the containers and the network. The remover removes a kept pool
+        only when the pool's keep time has ended.
 
-        The remover removes a kept pool only when the pool's keep time has ended.
+        A later call of :meth:`_make` then finds or creates a pool again.
         """
         if self._pool is not None:
             self._pool.close()
@@ -231,10 +232,10 @@ class DockerProvider(HostProvider):
         self._used.clear()
 
     def _have_removed(self, label: str, value: Path) -> None:
-        """Start the remover, a separate process.
+        """Start the remover, a separate process that later removes all containers and networks with a label.
 
-        After the supervisor has ended, the remover removes all containers and networks with the label from the engine,
-        and makes the user the owner of the job's files.
+        The remover does so when the supervisor requests it or has ended. It also makes the user the owner of the job's
+        files.
 
         Args:
             label: The name of the label.
@@ -417,7 +418,10 @@ class DockerProvider(HostProvider):
                 self.backend.hand_on(self.backend.spec.hosts[0], said.encode())
 
     def close(self) -> None:
-        """Let the remover remove the containers and the network, or keep the containers for the next job."""
+        """Make the remover, a separate process, remove the containers and the network.
+
+        If they belong to a pool, and no process in the containers was killed, keep the pool for the next job instead.
+        """
         if self._made is not None:
             self._made.cancel()
         self._relays.close()

@@ -29,7 +29,7 @@ _DEADLINE = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Duty:
-    """The cleanup after a supervisor has ended.
+    """A description of the cleanup after a job's supervisor has ended.
 
     Attributes:
         label: The name of a label. Everything with this label and ``value`` is removed from the engine.
@@ -51,7 +51,8 @@ class Duty:
 
 
 def remove(**given: Any) -> bool:
-    """Remove everything that belongs to a job. For a pool, wait until its containers have ended.
+    """Remove a job's containers, network and private folder, and make the user the owner of the job's files. For a pool
+    of kept containers, first wait until they have ended.
 
     Args:
         given: The fields of the :class:`Duty`.

@@ -31,7 +31,7 @@ _CHUNK = 1 << 16
 
 
 class Relays:
-    """Relays of this machine's loopback endpoints for a job's containers, until the job has ended.
+    """Relays through which a job's containers reach endpoints on this machine's loopback, until the job has ended.
 
     Args:
         backend: The job's backend.
@@ -44,7 +44,9 @@ class Relays:
         self._places = asyncio.Semaphore(_LIMIT)
 
     async def open(self, engine: Engine, environment: Mapping[str, str]) -> dict[str, str]:
-        """Return the environment variables with URLs that containers can use. Start the relays that are needed.
+        """Start relays for the URLs of this machine's loopback. Return the variables with URLs that containers can use.
+
+        A URL for which no relay can be started is not changed, and the user gets a warning.
 
         Args:
             engine: The client of the container engine.

@@ -135,9 +135,7 @@ class Ec2Api:
         return ami, images[0]["RootDeviceName"]
 
     def describe(self, fleet: str) -> list[Instance]:
-        """Return the fleet's instances that EC2 lists. Instances have the fleet's tag from their launch and are found
-        by this tag.
-        """
+        """Return the instances that EC2 lists with the fleet's tag. Each instance has the tag from its launch."""
         return [Instance.of(entry) for entry in self._instances(_filter(f"tag:{requests.FLEET_TAG}", fleet))]
 
     def _instances(self, *filters: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
@@ -240,7 +238,7 @@ class Ec2Api:
             self._ec2.terminate_instances(InstanceIds=wanted)
 
     def remove(self, fleet: str) -> list[str]:
-        """Terminate a fleet's instances, and remove those of its other resources that can be removed now.
+        """Terminate a fleet's instances, and remove the other resources of the fleet as far as EC2 permits it now.
 
         Returns:
             The resources that still exist. A security group can be removed only after the last instance has ended.
@@ -299,7 +297,7 @@ class Ec2Api:
     # --- prices ---
 
     def prices(self, types: Sequence[str], *, on_demand: float | None, spot_days: float) -> Prices:
-        """Return the prices of hosts.
+        """Return the prices of instance types, by type and availability zone. See :data:`Prices`.
 
         Args:
             types: The instance types.
@@ -386,7 +384,7 @@ def own_address() -> str:
 
 @contextlib.contextmanager
 def _unless(duplicate: str) -> Iterator[None]:
-    """Ignore the error of a request that creates a resource if the resource already exists.
+    """Suppress EC2's error in the block if the error says that the resource to be created already exists.
 
     The resource may exist because EC2's answer to an earlier request was lost. EC2's error code shows reliably that the
     resource exists. A list of resources would not show this, because EC2 may not list a new resource yet.

@@ -160,7 +160,7 @@ class Ec2Fleet:
 
     @functools.cached_property
     def _background(self) -> Background:
-        """Return the threads for blocking calls."""
+        """Return the object that runs blocking calls in threads."""
         return Background.of(self._job.loop)
 
     # --- requests of hosts ---
@@ -175,7 +175,7 @@ class Ec2Fleet:
         return slot
 
     def drop(self, slot: InstanceSlot) -> bool:
-        """Release the instance of a host, so that the instance is terminated.
+        """Release the instance of a host. The instance is then terminated, unless EC2 will soon terminate it for free.
 
         EC2 itself terminates an instance after an interruption notice. EC2 does not bill the instance if this happens
         in the instance's first hour. Such an instance is therefore not terminated here.
@@ -257,7 +257,7 @@ class Ec2Fleet:
         return api.make(self._fleet, self._tags, self._options, self._types[0], public, user_data)
 
     async def _request(self, api: Ec2Api) -> None:
-        """Send the requests of one pass to EC2, until one of them launches instances. If EC2 has no capacity, wait.
+        """Send requests to EC2 until one of them launches instances. If none does, wait before the caller tries again.
 
         Each request permits more combinations of instance types and purchasing options than the request before.
 
@@ -348,10 +348,10 @@ class Ec2Fleet:
         return FleetAnswer()
 
     async def _wait(self, why: str, too_long: str) -> None:
-        """Wait before the next request. The wait gets longer each time. It ends early if a host requests an instance.
+        """Wait before the next request, longer each time. The wait ends early if another host requests an instance.
 
-        There is no limit in an elastic job while other hosts are training. There is also no limit in a spot job with
-        ``max_wait``, because ``max_wait`` limits the job itself.
+        The sum of the waits is limited by ``capacity_timeout``, except in an elastic job while other hosts are running,
+        and in a spot job with ``max_wait``, which limits the job itself.
 
         Args:
             why: The reason for the wait, for the user.
@@ -440,7 +440,7 @@ class Ec2Fleet:
 
 
 async def _first(seconds: float, event: asyncio.Event) -> None:
-    """Wait until an event is set, but at most some seconds."""
+    """Wait until an event is set, but for at most ``seconds``."""
     with contextlib.suppress(asyncio.TimeoutError):
         await within(seconds, event.wait())
 

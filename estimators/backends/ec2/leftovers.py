@@ -42,7 +42,7 @@ class FleetLeftover(Leftover):
     fleet: str
 
     def remove(self) -> None:
-        """Remove the fleet."""
+        """Terminate the fleet's instances, and remove its other resources. See :meth:`Leftover.remove`."""
         left = remove_fleet(Ec2Api(region=self.region), self.fleet, patience=_PERSONS_PATIENCE_S)
         if left:
             raise BackendError(f"{', '.join(left)} could not be removed yet. Try again")

@@ -151,7 +151,7 @@ def instance_types(spec: TrainingJobSpec, options: Ec2Options) -> tuple[str, ...
 
 
 def ssh_part(options: JobOptions) -> JobOptions:
-    """Return the run options with only those backend options that the ssh provider has, too."""
+    """Return the run options for the ssh provider: with the backend options that both providers have, and no hosts."""
     given = dataclasses.asdict(Ec2Options.of(options.backend_options))
     part = {name: given[name] for name in ("python", "requirements", "caller_address", "silence")}
     return dataclasses.replace(options, backend_options={**part, "hosts": []})

@@ -11,7 +11,8 @@ from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.ec2.requests import Instance
 from estimators.job.request import TrainingJobSpec
 
-#: Number of past days for which ``plan()`` shows prices, and maximum number of pools that it shows.
+#: Number of past days for which ``plan()`` shows prices, and maximum number of pools that it shows. A pool is an
+#: instance type in an availability zone.
 PLAN_DAYS, _SHOWN = 7.0, 8
 _HOUR = 3600.0
 #: EC2 bills by the second, but at least these seconds.
