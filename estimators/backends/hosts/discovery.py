@@ -60,7 +60,7 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 class DiscoveryFilter:
     """A filter that drops a machine only if two lists in a row do not contain the machine.
 
-    The reason is that a file may be read while it is being written. Its list is then incomplete.
+    A single list may be incomplete, because a file may be read while it is being written.
     """
 
     def __init__(self) -> None:

@@ -49,7 +49,7 @@ class PreparationFailed(Exception):
 
 
 class Platform(abc.ABC):
-    """An object that starts and ends the agents for the hosts of a job that share one machine.
+    """An object that starts and ends the agents for one or more hosts of a job. All these hosts are on one machine.
 
     If a coroutine of this class needs a lost host, it raises :class:`~estimators.backends.hosts.provider.HostLost`.
 
@@ -232,7 +232,9 @@ class Platform(abc.ABC):
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
     def make_fifos(self, host: Host) -> None:
-        """Create the first FIFOs of a host, if this process can create them earlier than the host's feeder."""
+        """Create the first FIFOs of a host before the host's feeder starts. By default, do nothing: this process can
+        create FIFOs only for hosts on this machine.
+        """
 
     # --- during training ---
 

@@ -118,7 +118,11 @@ class Placement:
 
 
 class HostProcess(Protocol):
-    """A process that runs on a host. Data and signals that are sent after the process has ended are dropped."""
+    """A process that runs on a host. Data and signals that are sent after the process has ended are dropped.
+
+    A process may have a lifeline: a descriptor that the process reads in place of standard input. The lifeline ends
+    when the connection to the host ends.
+    """
 
     def write(self, data: bytes) -> None:
         """Write data to the process's lifeline. If the process has no lifeline, write to its standard input."""

@@ -163,7 +163,9 @@ class SageMakerBackend(ManagedService):
 
     @property
     def running(self) -> bool:
-        """Return whether SageMaker has the job or may have it. Return False when the job has ended."""
+        """Return whether SageMaker has the job or may have it. Return False before the request to create the job, and
+        when the job has ended.
+        """
         return self._state in (_State.CREATING, _State.FOLLOWING)
 
     # --- creating ---
@@ -251,8 +253,8 @@ class SageMakerBackend(ManagedService):
         raise AssertionError("the last attempt returns or raises")
 
     def _existing(self, client: Any) -> Any:
-        """Return the description of the job that has this job's name. The request is repeated while it may succeed
-        later.
+        """Return SageMaker's description of the existing job with this job's name. After a temporary error, repeat the
+        request, with at most eight attempts.
         """
         for attempt in itertools.count(1):
             try:

@@ -53,7 +53,7 @@ class _LogStream:
         last_ms: The time of the last line that was read, in milliseconds since the epoch.
         at_last: The number of lines with the time ``last_ms`` that were read.
         token: CloudWatch's token for the next page.
-        skip: The number of lines with the time ``last_ms`` that the next pages begin with, although they were read.
+        skip: The number of lines with the time ``last_ms`` that were read before and that the next pages contain again.
     """
 
     name: str

@@ -35,7 +35,7 @@ SOURCE_PATH = f"{_FOLDER}/{SOURCE_ARCHIVE}"
 #: Seconds that SageMaker waits after SIGTERM until SIGKILL.
 STOP_GRACE = 120.0
 
-#: Options that a user replaces by SageMaker's own options.
+#: Options of fleetfit that have a counterpart in SageMaker's own options. The error message names the counterpart.
 _THEIRS = ("failure_policy", "spot_market")
 
 
@@ -64,7 +64,7 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
     """Return whether our toolkit has to be uploaded for a job.
 
     Args:
-        spec: The job as it is before :func:`with_code_channel`.
+        spec: The job, before :func:`with_code_channel` has changed it.
         toolkit: The value of the option ``toolkit``: ``auto``, ``image`` or ``shipped``.
     """
     if spec.program is None or spec.algorithm.entry_point:
@@ -75,9 +75,9 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
 
 
 def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> TrainingJobSpec:
-    """Return the job with a code channel added if the job needs a code channel.
+    """Add a code channel to a job that needs one, and return the new job. Return any other job unchanged.
 
-    A job needs a code channel if our toolkit is uploaded or the job's containers have no network.
+    A job with a script needs a code channel if our toolkit is uploaded or the job's containers have no network.
 
     Args:
         spec: The job.
