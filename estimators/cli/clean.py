@@ -92,7 +92,7 @@ class Selection:
     Attributes:
         older_than_s: Jobs are selected if they ended at least this number of seconds ago. With None, the age is not a
             criterion.
-        keep: The number of jobs to keep. The newest jobs are kept.
+        keep: The number of jobs to keep. The newest jobs are kept. With None, the number is not a criterion.
         free_bytes: Jobs are selected until their total size reaches this number of bytes. The oldest jobs are selected
             first. With None, the size is not a criterion.
         jobs: The names of jobs to select regardless of their age.

@@ -56,7 +56,7 @@ _REBALANCE_S = 120.0
 
 
 class Ec2Provider(SshProvider):
-    """A provider of hosts that EC2 launches.
+    """A provider of hosts on instances that EC2 launches.
 
     When an instance is running, an ssh connection starts an agent (our helper process) on the instance, as in
     :class:`estimators.backends.ssh.provider.SshProvider`.

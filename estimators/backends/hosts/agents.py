@@ -1,4 +1,4 @@
-"""Represent agents, the fleetfit processes that bring inputs to hosts and save the hosts' files (:mod:`.platform`)."""
+"""Represent agents, the fleetfit processes that provide inputs to hosts and save hosts' files (:mod:`.platform`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from estimators.backends.hosts.provider import Host, HostProcess
 
 
 class Agent:
-    """A fleetfit process that runs beside the training processes of hosts, and brings inputs or saves files.
+    """A fleetfit process that runs beside the training processes of hosts, and provides inputs or saves files.
 
     Args:
         process: The process.

@@ -96,7 +96,7 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Provide everything to the hosts that their toolkits need before the start: code, configuration and inputs.
+        """Prepare hosts for the start of their toolkits: provide code, configuration and inputs.
 
         A toolkit is the fleetfit process on a host that starts the script.
 

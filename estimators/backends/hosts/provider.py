@@ -94,12 +94,12 @@ class Placement:
 
     Attributes:
         base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
-        python: The hosts' interpreter.
+        python: The path or name of the hosts' Python interpreter.
         package: The folder of the package ``container`` on the hosts.
         interface: The name of the network interface between the hosts, or "" if it is not known in advance.
         cpus: The number of a host's cores.
         gpus: The number of a host's GPUs.
-        mpirun: The hosts' ``mpirun``.
+        mpirun: The path or name of ``mpirun`` on the hosts, or None if the hosts have no ``mpirun``.
         connect: For each host's name, the command that is run on this machine to reach the host, as an argv list.
         warnings: Warnings for the user.
         notes: Additional facts to show, such as machine types and prices.
@@ -303,7 +303,7 @@ class ProvidedJob:
             the method has returned None.
         protected: The pids of the supervisor's child processes that must not be killed before the supervisor ends.
         backend: The backend that runs the job on the provider's hosts.
-        events: Receives the provider's events.
+        events: The queue for the provider's events.
     """
 
     loop: AsyncioLoop

@@ -2,8 +2,8 @@
 
     python -I driver.py
 
-This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because Ray loads a hundred modules and
-starts threads. The supervisor should have neither. The program has these requests and arguments in addition to those of
+This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because the supervisor should neither
+load Ray's hundred modules nor run Ray's threads. The program has these requests and arguments in addition to those of
 every cluster program:
 
 * ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
@@ -357,7 +357,7 @@ class RayDriver(cluster_program.Program):
     def _place_in_given(self, asked: dict[str, Any], hosts: list[RayHost]) -> tuple[Any, list[int]] | None:
         """Wait until enough bundles of the user's placement group are free. Give the last free bundles to the hosts.
 
-        If the group is that of the caller, its first bundle is used only if the job needs all bundles.
+        If the job's caller runs in the group, the first bundle is used only if the job needs all bundles.
 
         Returns:
             As :meth:`_place`.

@@ -360,7 +360,7 @@ class SageMakerBackend(ManagedService):
         return 0.0 if look.more else self._pace.next_look(0.0, self._failures)
 
     def _take_description(self, answer: Mapping[str, Any]) -> None:
-        """Store the job's description, and queue its new steps for display."""
+        """Store the job's description, and queue its new steps (SageMaker's status transitions) for display."""
         before, self._described = self._described, answer
         self._described_at = time.monotonic()
         status = mirror.status_of(answer)
@@ -461,7 +461,10 @@ class SageMakerBackend(ManagedService):
     # --- ending ---
 
     def stop(self) -> None:
-        """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit."""
+        """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit.
+
+        If the job is not created yet, the request is sent after the creation.
+        """
         sending = self._stopping is not None and not self._stopping.done()
         if self._state is _State.FOLLOWING and not sending:
             self._stopping = self.loop.start(self._send_stop())

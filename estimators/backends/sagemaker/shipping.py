@@ -3,8 +3,8 @@
 The functions are pure. Three kinds of images are distinguished:
 
 * fleetfit's own images and images with their own program run unchanged.
-* Any other image with a user's script gets our toolkit through the job's code channel. The toolkit starts the
-  container, so that strategies, logs and exit handling are the same as on all other backends.
+* Any other image with a user's script gets our toolkit through the job's code channel. The container starts
+  with our toolkit, so that strategies, logs and exit handling are the same as on all other backends.
 * In any other image with ``toolkit="image"``, AWS's toolkit in the image starts the script. Options that AWS's toolkit
   does not support are refused.
 """
@@ -177,7 +177,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
 def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> None:
     """Refuse the options ``on_undistributed="fail"`` and ``on_nan="fail"`` if the image does not run our toolkit.
 
-    Only our toolkit can fail a job for these reasons.
+    Only our toolkit can fail a job for these reasons. Also refuse ``on_nan="fail"`` together with
+    ``metric_definitions``, because SageMaker itself reads these metrics.
 
     Raises:
         UnsupportedError: an option is not supported. The message has the reason and the remedy.
@@ -198,7 +199,7 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
 
 
 def warnings(spec: TrainingJobSpec) -> list[str]:
-    """Return warnings about a job's image."""
+    """Return warnings about a job's image: the image starts the script with its own toolkit, or may lack a package."""
     image = spec.algorithm.image or ""
     found = []
     # The image is unknown if AWS cannot be reached. plan() then names the argument to set.
