@@ -74,7 +74,7 @@ class AttemptFailed:
 
 @dataclass(frozen=True)
 class OutputsCollected:
-    """The end of the collection of outputs. If an output is missing, ``failure`` is the reason, else None."""
+    """The end of the collection of outputs. ``failure`` is the reason if outputs are missing, otherwise None."""
 
     failure: Failure | None
 
@@ -140,11 +140,11 @@ class BackendEvents(Protocol):
     """A queue to which a backend adds its events in the order in which they happen."""
 
     def put_nowait(self, event: BackendEvent) -> None:
-        """Receive the next event."""
+        """Add an event to the queue."""
 
 
 class ProviderEvents(Protocol):
     """A queue to which a provider adds its events in the order in which they happen."""
 
     def put_nowait(self, event: ProviderEvent) -> None:
-        """Receive the next event."""
+        """Add an event to the queue."""

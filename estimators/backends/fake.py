@@ -179,15 +179,15 @@ class FakeBackend(Backend, BackendQueries):
         self.loop.call_later(self._outcome.seconds, self._end)
 
     def stop(self) -> None:
-        """Terminate all hosts at once with exit code 143, the exit code of scripts that do not handle SIGTERM."""
+        """End all simulated hosts at once with exit code 143, as if their scripts did not handle SIGTERM."""
         self._all_end(exit_code=_STOPPED)
 
     def kill_host(self, host: str) -> None:
-        """Kill all hosts, because the loss of one host also ends the other hosts."""
+        """End all simulated hosts as if SIGKILL had killed them: the loss of one host also ends the other hosts."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def end_now(self) -> None:
-        """Kill all hosts."""
+        """End all simulated hosts as if SIGKILL had killed them."""
         self._all_end(signal=int(signal.SIGKILL))
 
     def collect_outputs(self) -> None:

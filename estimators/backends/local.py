@@ -1,4 +1,4 @@
-"""Interpret a spec for the local backends, which run hosts on machines that fleetfit reaches itself.
+"""Interpret a job's specification for the local backends, which run hosts on machines that fleetfit reaches itself.
 
 The functions resolve URIs to paths on this machine, and describe the input channels. They change no files.
 """

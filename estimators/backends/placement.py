@@ -1,4 +1,4 @@
-"""Describe where a job's hosts would run, for ``plan()``. A backend's ``describe`` returns the description."""
+"""Describe where a job's hosts would run, for ``plan()``. A backend's ``placement`` returns the description."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class ProcessProvider(HostProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: RunOptions) -> list[str]:
-        """Return an empty list, or refuse the first option in ``backend_options``, because the provider has no options.
+        """Refuse any option in ``backend_options``, because the provider has no options. Return an empty list.
 
         Raises:
             ConfigurationError: ``backend_options`` contains an option.
@@ -63,5 +63,5 @@ class ProcessProvider(HostProvider):
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Return a finding that nothing has to be installed."""
+        """Return a finding for ``fleetfit doctor``: processes on this machine need no installation."""
         return [Finding(name=cls.name, ok=True, text="processes on this machine, nothing to install")]

@@ -1,4 +1,4 @@
-"""Contains the subcommands of ``fleetfit``. The function ``add(subparsers)`` of each module adds a subcommand.
+"""Define the subcommands of ``fleetfit``. The function ``add(subparsers)`` of each module adds a subcommand.
 
 To keep ``--help`` and completion quick, the modules import argparse and little else. A command imports other modules
 when the command runs. A command is a function that returns its exit status. :mod:`estimators.cli.main` turns errors

@@ -1,4 +1,4 @@
-"""Removes old jobs, caches, and the leftovers of a crashed machine (command ``fleetfit clean``).
+"""Remove old jobs, caches, and the leftovers of a crashed machine (command ``fleetfit clean``).
 
 :func:`find` lists items and changes nothing. :func:`remove` removes listed items, and checks each item again before the
 removal. A running job is never removed, even if the user selects the job.
@@ -92,7 +92,7 @@ class Selection:
     Attributes:
         older_than_s: Jobs are selected if they ended at least this number of seconds ago. With None, the age is not a
             criterion.
-        keep: The number of jobs to keep. The newest jobs are kept.
+        keep: The number of jobs to keep. The newest jobs are kept. With None, the number is not a criterion.
         free_bytes: Jobs are selected until their total size reaches this number of bytes. The oldest jobs are selected
             first. With None, the size is not a criterion.
         jobs: The names of jobs to select regardless of their age.
@@ -261,10 +261,10 @@ def _goes_on_elsewhere(record: JobRecord) -> bool:
 
 
 def _wait_for_supervisor(record: JobRecord) -> bool:
-    """Return whether a record has no supervisor.
+    """Wait until the supervisor of an ended job has exited, and return whether the record has no supervisor.
 
-    If the job has ended, the supervisor may still be completing the provenance. The function then waits until the
-    supervisor exits, at most 35 seconds.
+    After the job's end, the supervisor may still be completing the provenance. The wait is limited to 35 seconds. If
+    the job is still running, return False at once.
 
     Raises:
         ConfigurationError: the job waits in the queue of an endpoint.

@@ -46,7 +46,8 @@ from estimators.job.request import JobOptions, TrainingJobSpec
 
 #: Number of unusable instances after which no further instance is launched for a host.
 _STARTS = 3
-#: Number of extensions of a host's lease within one lease.
+#: A host shuts itself down when its lease has ended. While the host is connected, its lease is extended this many times
+#: within the duration of one lease (the option ``lease``).
 _EXTENSIONS = 6
 #: Seconds between two checks for notices on a host, as AWS recommends.
 _NOTICES_S = 5.0
@@ -55,7 +56,7 @@ _REBALANCE_S = 120.0
 
 
 class Ec2Provider(SshProvider):
-    """A provider of hosts that EC2 launches.
+    """A provider of hosts on instances that EC2 launches.
 
     When an instance is running, an ssh connection starts an agent (our helper process) on the instance, as in
     :class:`estimators.backends.ssh.provider.SshProvider`.
@@ -75,8 +76,8 @@ class Ec2Provider(SshProvider):
 
     @classmethod
     def validate(cls, spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-        """Return the reasons why EC2's instances cannot run the job. Options that contradict each other are among the
-        reasons.
+        """Return the reasons why the job cannot run on EC2, such as missing programs on this machine or options that
+        contradict each other.
         """
         try:
             given = Ec2Options.of(options.backend_options)
@@ -130,7 +131,7 @@ class Ec2Provider(SshProvider):
 
     @classmethod
     def diagnose(cls) -> list[Finding]:
-        """Return a finding about EC2 for ``fleetfit doctor``."""
+        """Return a finding for ``fleetfit doctor``: whether EC2 is set up, and how many instances jobs have."""
         try:
             api = Ec2Api()
             count = sum(one.kind == "instance" for one in api.resources())
@@ -141,7 +142,10 @@ class Ec2Provider(SshProvider):
 
     @classmethod
     def leftovers(cls, region: str = "") -> Sequence[Leftover]:
-        """Return the fleets of this user's jobs on this machine."""
+        """Return the fleets that exist on EC2 for jobs of this user and this machine.
+
+        A fleet is all resources that one start of a supervisor has created. Fleets of running jobs are included.
+        """
         return leftovers.find(region)
 
     # --- hosts ---
@@ -214,9 +218,9 @@ class Ec2Provider(SshProvider):
         )
 
     async def _connect(self, machine: SshMachine) -> SshConnection:
-        """Connect to a machine that may be starting, and return the connection.
+        """Connect to a machine that may still be starting, and return the connection.
 
-        While the connection is open, the lease of the machine is extended.
+        As long as the connection is open, the machine's lease is extended regularly.
 
         Raises:
             HostError: the machine cannot be reached, or its lease cannot be extended.
@@ -242,15 +246,15 @@ class Ec2Provider(SshProvider):
             timer.close()
 
     async def _lose(self, host: Host, slot: InstanceSlot) -> None:
-        """Record a host as lost when EC2 reports the end of its instance.
+        """Wait until EC2 reports the end of the host's instance, then record the host as lost.
 
-        The ssh connection to the host may detect this end only later.
+        The ssh connection to the host may detect the end of the instance only later.
         """
         await asyncio.wait((slot.over,))
         host.lose(str(slot.over.result()))
 
     async def _watch_for_notices(self, host: Host, slot: InstanceSlot) -> None:
-        """Run an agent on the host, and handle the interruption notices that the agent reports."""
+        """Run an agent on the host, and handle EC2's interruption notices, which the agent reports."""
         argv = agent_command(host, ["notices", "--imds", self._given.imds, "--every", f"{_NOTICES_S:g}"])
         rest = b""
 
@@ -276,7 +280,7 @@ class Ec2Provider(SshProvider):
     def release(self, host: Host) -> None:
         """Release a host, and terminate the host's instance.
 
-        The instance is not terminated here if EC2 will terminate the instance itself and not bill it.
+        EC2 itself terminates an interrupted instance, and may not bill it. Such an instance is not terminated here.
         """
         slot, watching = self._launched.pop(host.name)
         watching.cancel()
@@ -287,6 +291,6 @@ class Ec2Provider(SshProvider):
             connection.close()
 
     def close(self) -> None:
-        """Close all connections, and release all instances of the job."""
+        """Close all connections. A separate process, the remover, then terminates all instances of the job."""
         super().close()
         self._fleet.close()

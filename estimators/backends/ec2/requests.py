@@ -87,7 +87,10 @@ class Instance:
 
     @property
     def pool(self) -> tuple[str, str]:
-        """Return the key of the instance's prices. See :data:`estimators.backends.ec2.prices.Prices`."""
+        """Return the instance type, and the zone for a spot instance or "" for an on-demand instance.
+
+        This pair is the key of the instance's prices. See :data:`estimators.backends.ec2.prices.Prices`.
+        """
         return self.type, self.zone if self.spot else ""
 
     @property
@@ -117,7 +120,7 @@ class Refusal:
 
     @classmethod
     def of(cls, error: Exception) -> Refusal:
-        """Return the reason in the exception of a call."""
+        """Create a refusal from the exception that a request to EC2 has raised."""
         return cls(code=explaining.code_of(error) or type(error).__name__, text=explaining.said_by(error))
 
     def __str__(self) -> str:
@@ -134,7 +137,7 @@ class Refusal:
         return self.lacks_capacity or self.code in explaining.PASSING
 
     def explain(self) -> str:
-        """Return the reason with the remedy, without a full stop at the end."""
+        """Return the reason, followed by the remedy if one is known, without a full stop at the end."""
         text = f"{self}: {self.text}".rstrip(".") if self.text else str(self)
         remedies = (remedy for codes, remedy in _REMEDIES.items() if re.fullmatch(codes, self.code))
         return ". ".join([text, *remedies])
@@ -195,7 +198,7 @@ def fleet_requests(
     together: bool = False,
     max_total_price: float | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the arguments of the ``CreateFleet`` requests of one pass.
+    """Return the arguments of ``CreateFleet`` requests. They are sent in this order until EC2 launches instances.
 
     The first request follows the user's options exactly. Each later request permits more combinations of instance types
     and purchasing options.
@@ -208,7 +211,8 @@ def fleet_requests(
         types: The instance types. The job's own type is the first one.
         subnets: The ids of the permitted subnets.
         on_demand: The number of on-demand hosts. The other hosts use spot capacity.
-        together: Whether the job needs all hosts at its start. EC2 then launches either all or none, in one zone.
+        together: Whether the job needs all hosts at its start. If True, each request launches either all its hosts or
+            none, in one zone.
         max_total_price: The maximum total price of the spot hosts in US dollars per hour, or None for no limit.
     """
     gang = together and hosts > 1
@@ -229,7 +233,8 @@ def fleet_requests(
         spot_options["MaxTotalPrice"] = f"{max_total_price:.4f}"
     found = []
     for count, one_type in passes:
-        # In a single request, EC2 might choose different zones for the spot hosts and the on-demand hosts of a gang.
+        # A gang is all hosts of a job that starts with all its hosts at once. In a single request, EC2 might choose
+        # different zones for the spot hosts and the on-demand hosts of a gang.
         each_alone = gang and 0 < count < hosts
         for places in [[subnet] for subnet in subnets] if each_alone else [subnets]:
             pools = [{"InstanceType": type_, "SubnetId": subnet} for type_ in types for subnet in places]
@@ -269,8 +274,8 @@ def tagged(tags: Mapping[str, str], *kinds: str) -> list[dict[str, Any]]:
     """Return the ``TagSpecifications`` of a request that creates resources.
 
     Args:
-        tags: The tags.
-        kinds: EC2's names of the kinds of resources.
+        tags: The tags: name -> value.
+        kinds: The kinds of resources that get the tags, by EC2's names (``instance``, ``volume``).
     """
     entries = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": entries} for kind in kinds]

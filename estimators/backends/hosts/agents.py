@@ -1,4 +1,4 @@
-"""Represent agents, the fleetfit processes that bring inputs to hosts and save the hosts' files (:mod:`.platform`)."""
+"""Represent agents, the fleetfit processes that provide inputs to hosts and save hosts' files (:mod:`.platform`)."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from estimators.backends.hosts.provider import Host, HostProcess
 
 
 class Agent:
-    """A fleetfit process that runs beside the training processes of hosts, and brings inputs or saves files.
+    """A fleetfit process that runs beside the training processes of hosts, and provides inputs or saves files.
 
     Args:
         process: The process.
         said: The output of the process until now. The caller appends new output.
-        host: The name of the host that a failure of the agent is attributed to.
+        host: The name of the host that a failure of the agent is attributed to. None if the agent does not belong to a
+            single host.
     """
 
     def __init__(self, process: HostProcess, said: bytearray, *, host: str | None) -> None:
@@ -26,7 +27,8 @@ class Agent:
     async def end(self) -> Failure | None:
         """Wait until the agent has ended, and return its failure. Return None if the agent has succeeded.
 
-        The agent's last line of output is the reason in the failure.
+        The failure's message is the agent's last line of output, unless the agent could not be started or was killed by
+        a signal.
         """
         end = await self.process.wait()
         if end.exit_code == 0:

@@ -77,7 +77,10 @@ class ApartPlatform(Platform):
             raise PreparationFailed(f"{what} could not be copied to {host.name}: {error}") from error
 
     def _code(self, host: Host) -> list[tuple[Path, str]]:
-        """Return the user's code as pairs of a path on this machine and the target folder on the host."""
+        """Return which paths with the user's code to copy, and set the submit directory.
+
+        Each item is a pair of a path on this machine and the target folder on the host.
+        """
         self._submit_directory = None
         place = self.spec.submit_directory
         if is_s3(place or ""):
@@ -131,7 +134,10 @@ class ApartPlatform(Platform):
         return bool(channels)
 
     async def restore(self) -> None:
-        """Copy the job's checkpoints to the host, unless the host already has the same files."""
+        """Copy the job's checkpoints from this machine to the host, unless the host already has the same files.
+
+        If the job stores its checkpoints on S3, make the host download them from S3 instead.
+        """
         if local.synced_checkpoints(self.spec) is not None:
             await super().restore()
             return
@@ -164,7 +170,7 @@ class ApartPlatform(Platform):
         return self.sync(agent, self._all_came(agent, incoming))
 
     async def _all_came(self, agent: Agent, incoming: IncomingCheckpoints) -> Failure | None:
-        """Wait until the agent has ended. If checkpoints are missing on this machine, return the failure, else None."""
+        """Wait until the agent has ended. Return the failure if checkpoints are missing on this machine, or None."""
         try:
             failure = await agent.end()
         finally:

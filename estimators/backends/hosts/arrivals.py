@@ -20,7 +20,8 @@ from container.system.asyncio_loop import AsyncioLoop, within
 
 #: Sizes in bytes of a host's id, of a nonce and of a proof. :mod:`.joining`, the host's side, uses the same sizes.
 ID, NONCE, PROOF = 16, 32, 32
-#: Seconds within which a new connection must authenticate, and how many may do so at once.
+#: Seconds within which a new connection must authenticate, and the maximum number of connections that authenticate at
+#: the same time.
 _WITHIN_S, _AT_ONCE = 10.0, 256
 
 
@@ -81,11 +82,11 @@ class Arrivals:
         loop.add_reader(self._socket.fileno(), self._accept)
 
     def expect(self, host: Expected) -> None:
-        """Accept one connection from a host."""
+        """Add a host to the expected hosts: the first connection with a valid proof of this host is accepted."""
         self._expected[host.identity] = host
 
     def forget(self, host: Expected) -> None:
-        """Stop accepting a connection from a host."""
+        """Remove a host from the expected hosts: later connections of this host are closed."""
         self._expected.pop(host.identity, None)
 
     def close(self) -> None:

@@ -73,7 +73,7 @@ class ArrivingProvider(HostProvider):
 
     #: The engine's name in messages.
     title: ClassVar[str]
-    #: The program that talks to the cluster, and the prefix of a message in its log.
+    #: The path of the program that communicates with the cluster, and the prefix of the messages in its log.
     program: ClassVar[Path]
     logged: ClassVar[re.Pattern[str]]
     #: Seconds to wait for the cluster's own reason when a host's connection ends.
@@ -315,9 +315,10 @@ class ExpectedHost(Expected, HostSource):
         return await unless(self.over, what)
 
     async def explain(self, reason: str) -> str:
-        """Return the reason for the host's loss, with the cluster's own reason added.
+        """Record that the host is lost, and return the reason for the user, with the cluster's own reason added.
 
-        Wait up to ``why_s`` seconds for the cluster's reason.
+        Wait up to ``why_s`` seconds for the cluster's reason. After the job was told about the loss, call
+        :meth:`ArrivingProvider.lost`.
 
         Args:
             reason: The reason why the connection to the host's agent has ended.
@@ -330,7 +331,7 @@ class ExpectedHost(Expected, HostSource):
         return why
 
     def release(self) -> None:
-        """Close the host's connection if no agent uses it, and release the host on the cluster."""
+        """Release the host on the cluster. Close its connection, unless a :class:`RemoteHost` has taken it over."""
         self.remote = None
         if self.arrival.done():
             self.arrival.result().connection.close()  # has no effect if the agent's connection was taken over
@@ -346,8 +347,8 @@ class ClusterConnection:
             cluster.
         over: A future that is done when the program has ended or could not connect to the cluster. Its result is an
             error with the reason.
-        hosts: The hosts that were requested and not released, by the identities with which the program's messages name
-            them.
+        hosts: The hosts that were requested and not released, by identity. The program's messages refer to a host by
+            its identity.
         caller_address: The IP address at which the hosts reach this machine, or "" until the program has connected to
             the cluster.
     """

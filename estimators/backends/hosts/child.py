@@ -26,7 +26,7 @@ class ChildProcess:
         stdin: The file descriptor of the program's standard input. The default is a pipe.
         pass_fds: The file descriptors that the program inherits.
         protected: The pids of the processes that the supervisor does not kill. If the set is given, it contains the
-            program's pid while the program runs. Such a program has a session of its own, and has to exit when its
+            program's pid while the program runs. The program then has a session of its own, and has to exit when its
             standard input ends. If None, the program is killed when this process ends.
         logs_errors: Whether the program's standard error is written to the supervisor's log. If False, standard error
             is stored in ``errors``.

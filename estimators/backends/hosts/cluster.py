@@ -55,7 +55,8 @@ if TYPE_CHECKING:
 
 #: Number of file descriptors that the supervisor needs for itself, and the maximum for each host on another machine.
 _OWN_DESCRIPTORS, _DESCRIPTORS_OF_A_HOST = 256, 8
-#: Maximum number of hosts that are replaced before an attempt begins because the provider will take them away.
+#: Maximum number of hosts that are replaced while an attempt is being prepared. A host is replaced if the provider has
+#: announced that it will take the host away.
 _REPLACEMENTS = 20
 #: Seconds of starting toolkits after which other tasks of the loop get a turn.
 _STARTING_S = 0.25
@@ -403,7 +404,8 @@ class HostCluster(Backend):
     def _neighbours(self) -> dict[str, str]:
         """Return the environment variables that tell the toolkit of a remote host the addresses of all hosts.
 
-        Hosts with the same address are on one machine. In an elastic job, this is not told, because the hosts change.
+        If all hosts have the same address, another variable tells that they share one machine. This variable is not set
+        in an elastic job, because the hosts change.
         """
         addresses = {
             member.name: member.host.address

@@ -1,7 +1,7 @@
-"""Watch a script or a file that lists the machines for an elastic job's hosts.
+"""Run a script or read a file repeatedly to learn which machines exist for an elastic job's hosts.
 
-Each line has Horovod's format: ``name`` or ``name:slots``. If the user's discovery is a Python function, the caller's
-process writes the function's results to such a file.
+The script's output, or the file, has one machine per line, in Horovod's format: ``name`` or ``name:slots``. If the
+user's discovery is a Python function, the caller's process writes the function's results to such a file.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def parse_hosts(text: str, default_slots: int) -> dict[str, int]:
 class DiscoveryFilter:
     """A filter that drops a machine only if two lists in a row do not contain the machine.
 
-    The reason is that a file may be read while it is being written. Its list is then incomplete.
+    A single list may be incomplete, because a file may be read while it is being written.
     """
 
     def __init__(self) -> None:
@@ -76,7 +76,7 @@ class DiscoveryFilter:
         return bool(self._absent)
 
     def take(self, found: Mapping[str, int]) -> dict[str, int]:
-        """Return the machines that count as existing after a new list was read.
+        """Process a new list, and return the machines that count as existing from now on.
 
         Args:
             found: The number of slots of each machine in the new list, by the machine's name.

@@ -1,10 +1,10 @@
 """Create a Python environment for jobs on a host, once, without root and without a package index on the host.
 
-The environment contains the packages of this machine's environment, or the packages that a job requests. The name of
-the environment is a hash of the environment's content. If a host has an environment of this name, its content is
-therefore right. fleetfit sends uv to the host. uv creates the environment with the host's own Python of the same minor
-version. If the host reaches a package index, the packages are downloaded from the index. Otherwise, this machine sends
-the packages' wheels.
+The environment contains the packages of this machine's environment, or the packages that a job requests. The
+environment's name contains a hash of its content. If a host has an environment with this name, fleetfit uses the
+environment without checking its content. Otherwise, fleetfit sends uv to the host. uv creates the environment with the
+host's own Python of the same minor version. If the host reaches a package index, the packages are downloaded from the
+index. Otherwise, this machine sends the packages' wheels.
 
     python -m estimators.backends.hosts.environment
 
@@ -104,7 +104,7 @@ class PythonEnvironment:
     """A Python environment for a host.
 
     Attributes:
-        name: The name of the environment on the host, which is derived from its content.
+        name: The environment's name on the host. The name contains a hash of the environment's content.
         python: The major and minor version of the environment's Python, such as ``3.11``.
         processor: The type of processor for which the packages are built, as ``uname -m`` prints it.
         wheels: The packages of the environment.
@@ -368,7 +368,9 @@ def _send(shell: Shell, folder: str, files: Sequence[Path], say: Say) -> None:
 
 
 def main() -> int:
-    """Create an environment. If the creation fails, the last line of standard error has the reason.
+    """Create the environment that the JSON object on standard input describes. See the docstring of this module.
+
+    If the creation fails, the last line of standard error has the reason.
 
     Returns:
         The exit code: 0 on success, or 1 if the environment could not be created.

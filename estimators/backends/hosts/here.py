@@ -1,4 +1,4 @@
-"""Serve the hosts whose files are in the job's record on this machine.
+"""Provide inputs to hosts whose files are in the job's record on this machine, and save the hosts' files.
 
 These hosts are processes on this machine, or containers that mount the record.
 """
@@ -273,7 +273,9 @@ class LocalPlatform(Platform):
         self._clear_pipes()
 
     def _clear_pipes(self) -> None:
-        """Remove FIFOs that a killed agent has left. A program that reads the record's files would block on them."""
+        """Remove FIFOs that a killed agent has left behind. A program that reads all files of the record would block
+        on a FIFO.
+        """
         readers = self.spec.ranks_per_host if local.piped(self.spec) else 0
         for host in self.record.hosts if readers else ():
             for local_rank in range(readers):

@@ -94,9 +94,9 @@ class ClusterMember:
             await self.platform.end_attempt(self.name)
 
     async def refresh_checkpoints(self) -> None:
-        """Copy new checkpoints to the host. These are the checkpoints saved since the host was prepared.
+        """Copy new checkpoints to the host: the checkpoints that were saved after the host was prepared.
 
-        No rank may train meanwhile.
+        No rank may train while this coroutine runs.
         """
         if self._refreshing is None or self._refreshing.done():
             self._refreshing = self._cluster.loop.start(self._refresh())

@@ -157,7 +157,7 @@ class Located:
         return self._places[name]
 
     def forget(self, name: str) -> None:
-        """Remove the assignment of a machine to a host. The next host with this name gets another machine."""
+        """Remove the assignment of a machine to a host. The next host with this name needs a new assignment."""
         self._places.pop(name, None)
         self._set.pop(name, None)
 

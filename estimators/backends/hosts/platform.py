@@ -49,7 +49,7 @@ class PreparationFailed(Exception):
 
 
 class Platform(abc.ABC):
-    """An object that starts and ends the agents for the hosts of a job that share one machine.
+    """An object that starts and ends the agents for one or more hosts of a job. All these hosts are on one machine.
 
     If a coroutine of this class needs a lost host, it raises :class:`~estimators.backends.hosts.provider.HostLost`.
 
@@ -96,7 +96,7 @@ class Platform(abc.ABC):
 
     @abc.abstractmethod
     async def prepare(self, hosts: Sequence[Host], *, number: int = 0, count: int = 0, joins: bool = False) -> None:
-        """Provide everything to the hosts that their toolkits need before the start: code, configuration and inputs.
+        """Prepare hosts for the start of their toolkits: provide code, configuration and inputs.
 
         A toolkit is the fleetfit process on a host that starts the script.
 
@@ -232,7 +232,9 @@ class Platform(abc.ABC):
         await self._serve(feeder, host, [str(path) for path in self.fifos(host)])
 
     def make_fifos(self, host: Host) -> None:
-        """Create the first FIFOs of a host, if this process can create them earlier than the host's feeder."""
+        """Create the first FIFOs of a host before the host's feeder starts. By default, do nothing: this process can
+        create FIFOs only for hosts on this machine.
+        """
 
     # --- during training ---
 

@@ -94,12 +94,12 @@ class Placement:
 
     Attributes:
         base_dir: The root of a host's tree. ``{host}`` stands for the host's name.
-        python: The hosts' interpreter.
+        python: The path or name of the hosts' Python interpreter.
         package: The folder of the package ``container`` on the hosts.
         interface: The name of the network interface between the hosts, or "" if it is not known in advance.
         cpus: The number of a host's cores.
         gpus: The number of a host's GPUs.
-        mpirun: The hosts' ``mpirun``.
+        mpirun: The path or name of ``mpirun`` on the hosts, or None if the hosts have no ``mpirun``.
         connect: For each host's name, the command that is run on this machine to reach the host, as an argv list.
         warnings: Warnings for the user.
         notes: Additional facts to show, such as machine types and prices.
@@ -118,7 +118,11 @@ class Placement:
 
 
 class HostProcess(Protocol):
-    """A process that runs on a host. Data and signals that are sent after the process has ended are dropped."""
+    """A process that runs on a host. Data and signals that are sent after the process has ended are dropped.
+
+    A process may have a lifeline: a descriptor that the process reads in place of standard input. The lifeline ends
+    when the connection to the host ends.
+    """
 
     def write(self, data: bytes) -> None:
         """Write data to the process's lifeline. If the process has no lifeline, write to its standard input."""
@@ -299,7 +303,7 @@ class ProvidedJob:
             the method has returned None.
         protected: The pids of the supervisor's child processes that must not be killed before the supervisor ends.
         backend: The backend that runs the job on the provider's hosts.
-        events: Receives the provider's events.
+        events: The queue for the provider's events.
     """
 
     loop: AsyncioLoop

@@ -60,7 +60,10 @@ class Remover:
         return ChildProcess(self._loop, self._argv, cwd="/", protected=self._protected, logs_errors=True)
 
     async def _replace(self) -> None:
-        """Start a new process whenever the last one was killed, for example for lack of memory."""
+        """Start a new process whenever the last one has ended, for example because it was killed for lack of memory.
+
+        :meth:`finish` cancels this task.
+        """
         import asyncio
 
         while True:

@@ -1,8 +1,8 @@
 """Pack our packages for other machines, and define the shell scripts that unpack and run the packages there.
 
-Hosts need only the package ``container``. The packages are stored in the user's cache folder on the machine. The name
-of their folder is a hash of their content. If the machine has a folder of this name, its content is therefore right,
-and jobs with different versions do not conflict. Nothing is installed, and root is not needed.
+Hosts need only the package ``container``. The packages are stored in the user's cache folder on the machine, in a
+folder whose name contains a hash of the packages' content. A folder with this name is used without checking its
+content, and jobs with different versions do not conflict. Nothing is installed, and root is not needed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from container.contract.frozen import dataclass
 
 #: The folder of all our files on a host, as a shell expression.
 CACHE = "${XDG_CACHE_HOME:-$HOME/.cache}/fleetfit/hosts"
-#: Exit statuses of these scripts: our code is missing on the machine, or the interpreter is missing.
+#: Exit statuses of the scripts below: our code is missing on the machine, or the interpreter is missing.
 NO_CODE, NO_PYTHON = 90, 91
 
 #: Beginning of a script: finds our code and the interpreter. ``$1``: the code's name; ``$2``: the interpreter: an
@@ -32,7 +32,7 @@ _FIND = (
     f'p=$(command -v "$p") || exit {NO_PYTHON}; '
     'PATH="${p%/*}:$PATH"; export PATH; echo "$0"; '
 )
-#: Script that starts ``python -m container`` on a host, with the arguments.
+#: Script that starts ``python -m container`` on a host. The program gets the arguments after ``$2``.
 START = f'{_FIND}exec "$p" -I "$c/container/__main__.py" "$@"'
 #: Script that calls the function ``main`` of a module of ours. The first argument is the name of the module. ``main``
 #: gets the other arguments.
@@ -53,7 +53,7 @@ class ShippedCode:
     """A set of our packages, packed for another machine.
 
     Attributes:
-        name: The name of the packages' folder on a machine, which contains a hash of their content.
+        name: The name of the folder for the packages on a machine. The name contains a hash of the packages' content.
         files: The name and the content of each file.
     """
 
@@ -74,7 +74,7 @@ class ShippedCode:
 
 @functools.cache
 def code(*more: str) -> ShippedCode:
-    """Read the files of our ``container`` package, and of our packages that ``more`` names."""
+    """Return our package ``container`` for shipping, together with those packages of ours that ``more`` names."""
     files = []
     for name in ("container", *more):
         package = Path(next(iter(importlib.import_module(name).__path__)))

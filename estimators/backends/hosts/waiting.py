@@ -12,10 +12,10 @@ T = TypeVar("T")
 
 
 async def unless(over: asyncio.Future[HostError], what: Awaitable[T]) -> T:
-    """Return the result of ``what``. If ``over`` is done, raise the result of ``over`` instead.
+    """Wait for ``what``, and return its result. If ``over`` is done first, raise the result of ``over``, an error.
 
-    If ``over`` is done before a coroutine ``what``, the coroutine is cancelled, and has ended when this function
-    returns. A future ``what`` is not cancelled, because other tasks may wait for it, too.
+    In the second case, if ``what`` is a coroutine, it is cancelled, and has ended before the error is raised. If
+    ``what`` is a future, it is not cancelled, because other tasks may wait for it, too.
 
     Raises:
         HostError: ``over`` is done. Its result is the raised error.

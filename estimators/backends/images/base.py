@@ -77,7 +77,7 @@ def make(
         engine: The container engine that imports the image.
         name: The image's name.
         release: The name of the Debian release. The default is the release with the running Python's version.
-        mirror: The URL of a mirror of Debian's packages. The default is debootstrap's.
+        mirror: The URL of a mirror of Debian's packages. The default is debootstrap's default mirror.
         progress: The receiver of progress messages.
 
     Returns:

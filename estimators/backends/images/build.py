@@ -37,7 +37,7 @@ def build(
     gpu: bool = False,
     progress: ProgressDisplay = SILENT,
 ) -> str:
-    """Build the image.
+    """Build the training image with our toolkit and the wheels of the packages that are installed here.
 
     Args:
         engine: The container engine that builds the image.

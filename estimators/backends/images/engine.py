@@ -49,7 +49,7 @@ class ImageFacts:
 
 
 class ImageEngine:
-    """A client of a container engine for images.
+    """A client of a container engine that inspects, imports, builds and pushes images.
 
     The methods block, and may raise an :class:`EngineError`. Several threads may use the same client.
 

@@ -1,4 +1,6 @@
-"""Reach machines with the user's own ``ssh``: for ``instance_type="ssh"``, for EC2, and for dispatchers reached by ssh.
+"""Reach machines with the user's own ``ssh``: for ``instance_type="ssh"``, for EC2, and for dispatchers.
+
+A dispatcher is a machine that runs the supervisors of jobs.
 
 * :mod:`~estimators.backends.openssh.command`: ssh's command lines, and explanations of its error messages.
 * :mod:`~estimators.backends.openssh.connection`: connections, and sessions that use them.

@@ -80,7 +80,7 @@ SILENT = "ssh ended without a message"
 
 @dataclass(frozen=True, kw_only=True)
 class SshSettings:
-    """The settings with which ssh connects to a fleet's machines.
+    """The settings with which ssh connects to the machines of a fleet, a set of machines for jobs.
 
     Attributes:
         known_hosts: The fleet's own file of host keys. ssh creates the file if the file does not exist.

@@ -90,7 +90,7 @@ class _LoginFailed(HostError):
 
 
 class Connections:
-    """The ssh connections of one process to a fleet's machines.
+    """The ssh connections of this process to the machines of a fleet, a set of machines for jobs.
 
     Args:
         loop: The event loop of the process.

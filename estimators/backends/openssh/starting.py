@@ -26,9 +26,10 @@ class OurProgram:
 
     Attributes:
         code: The packages of ours that the program needs.
-        python: The path of the program's Python interpreter on the machine, or the name of an environment of ours.
-        others: The names of environments of ours that the program can use instead of ``python`` if they exist on the
-            machine.
+        python: The path of the program's Python interpreter on the machine, or the name of a Python environment that
+            fleetfit creates there.
+        others: The names of other environments of fleetfit. If ``python`` does not exist on the machine, the program
+            uses the first of these environments that exists there.
         words: The arguments of the program.
         environment: The arguments of :meth:`estimators.backends.hosts.environment.PythonEnvironment.of`, to create a
             missing environment. If None, the interpreter ``python`` must exist.
@@ -84,7 +85,9 @@ async def _start_with_code(connection: SshConnection, program: OurProgram, pytho
 
 
 async def _prepare(connection: SshConnection, environment: dict[str, Any], say: Say) -> None:
-    """Create an environment on the machine, in a separate local program, because the creation takes long.
+    """Create an environment on the machine.
+
+    The creation takes long, so a separate program on this machine does the work.
 
     Raises:
         HostError: the environment cannot be created. The message has the reason.

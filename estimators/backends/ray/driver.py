@@ -2,18 +2,18 @@
 
     python -I driver.py
 
-This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because Ray loads a hundred modules and
-starts threads. The supervisor should have neither. The program has these requests and arguments in addition to those of
+This is a separate program (:mod:`estimators.backends.hosts.cluster_program`), because the supervisor should neither
+load Ray's hundred modules nor run Ray's threads. The program has these requests and arguments in addition to those of
 every cluster program:
 
 * ``connect`` with ``address`` and ``cpus`` (the number of CPUs of a cluster that is started here). The event
   ``connected`` also has ``started``, which says whether the cluster was started here.
 * ``acquire`` with ``bundle``, ``strategy``, ``labels``, ``apart``, ``node``, ``group``, ``of_caller``, ``size``,
   ``least`` and ``runtime_env``. ``apart`` says whether hosts of different requests must be on different nodes.
-  ``node`` is the id of a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether this
-  group is that of the job's caller, ``size`` is the job's number of hosts, and ``least`` the minimum. The events of
-  each host are ``placed`` with ``node``, then ``started`` with ``ip``. When the host's node is drained, ``notice``
-  with ``seconds`` follows.
+  ``node`` is the id of a node, and ``group`` the id of an existing placement group. ``of_caller`` says whether the
+  job's caller runs in this group. ``size`` is the job's number of hosts, and ``least`` is the number of bundles that
+  the group must have. The events of each host are ``placed`` with ``node``, then ``started`` with ``ip``. When the
+  host's node is drained, ``notice`` with ``seconds`` follows.
 * ``follow`` with ``most``, ``bundle`` and ``labels`` reserves resources for ``most`` hosts, including the hosts that
   the job already has. Each host gets a node of its own. The event is ``places`` with ``nodes``, the ids of the
   nodes with reserved resources. It is sent immediately and after each change.
@@ -58,7 +58,7 @@ _HOLD_S, _AGAIN_S = 20.0, 5.0
 _STANDING = 16
 #: Ray's label with the id of a node.
 _NODE = "ray.io/node-id"
-#: Further variables that Ray sets for its workers, and that would change a script's behaviour.
+#: Variables without the prefix ``RAY_`` that Ray sets for its workers. They would change a script's behaviour.
 _RAYS = ("PYTHONBREAKPOINT", "SPT_NOENV", "OMP_NUM_THREADS")
 
 # --- in the actor, on a node: only the standard library and :mod:`estimators.backends.hosts.joining` ---
@@ -357,7 +357,7 @@ class RayDriver(cluster_program.Program):
     def _place_in_given(self, asked: dict[str, Any], hosts: list[RayHost]) -> tuple[Any, list[int]] | None:
         """Wait until enough bundles of the user's placement group are free. Give the last free bundles to the hosts.
 
-        If the group is that of the caller, its first bundle is used only if the job needs all bundles.
+        If the job's caller runs in the group, the first bundle is used only if the job needs all bundles.
 
         Returns:
             As :meth:`_place`.
@@ -416,7 +416,9 @@ class RayDriver(cluster_program.Program):
     def _labels(self, asked: dict[str, Any]) -> dict[str, str]:
         """Return the label selector for the hosts' nodes.
 
-        The selector selects either the requested node or the nodes that the job does not use yet.
+        The selector contains the labels that the user requires. If the request names a node, it selects this node.
+        Otherwise, if hosts must be on different nodes, it excludes nodes that the job uses and nodes of hosts that were
+        recently lost.
         """
         labels = dict(asked["labels"])
         if asked["node"]:

@@ -73,16 +73,17 @@ class RayOptions(ArrivingOptions):
     """The options of the Ray backend.
 
     Attributes:
-        address: The cluster's address: ``host:port``, ``ray://host:port``, ``auto`` or ``local``. If None, the address
-            is ``$RAY_ADDRESS``. If that variable is not set, the job uses the cluster that runs on this machine. If no
+        address: The cluster's address: ``host:port``, ``ray://host:port``, ``auto`` or ``local``. If None, the job uses
+            the cluster that the caller of ``fit()`` has joined (not through ``ray://``). Otherwise, the address is
+            ``$RAY_ADDRESS``. If that variable is not set, the job uses the cluster that runs on this machine. If no
             cluster runs, a new one is started on this machine.
         strategy: The strategy of the placement group, which decides on which nodes the hosts are. If None, each host is
             on a node of its own. In a cluster that was started for this job, however, all hosts are on this machine.
         resources_per_host: The resources of each host. If None, a host has one core for each of its processes.
         accelerator_type: Ray's name of the accelerator that a host's node must have.
         labels: The labels that a host's node must have, written as Ray's label selectors.
-        placement_group: The id of a placement group with one bundle for each host. If None, the job creates a placement
-            group.
+        placement_group: The id of a placement group with one bundle for each host. If None, the job uses the placement
+            group that its caller runs in. If the caller runs in none, the job creates a placement group.
         follow_nodes: Whether an elastic job has a host on every node with enough free resources, up to ``max_hosts``.
             If False, the job has the number of hosts that was requested.
         runtime_env: Ray's ``runtime_env`` for the actors of the hosts.

@@ -142,7 +142,7 @@ class RayProvider(ArrivingProvider):
         return str((await host.until(host.event("started")))["ip"])
 
     def told(self, event: Event) -> None:
-        """Give the driver's new list of the nodes that have resources for a host to the membership source."""
+        """Pass the driver's new list of nodes to the membership source. Each listed node has resources for a host."""
         if self._nodes is not None:
             self._nodes.told.put_nowait(event["nodes"])
 

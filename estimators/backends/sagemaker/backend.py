@@ -163,7 +163,9 @@ class SageMakerBackend(ManagedService):
 
     @property
     def running(self) -> bool:
-        """Return whether SageMaker has the job or may have it. Return False when the job has ended."""
+        """Return whether SageMaker has the job or may have it. Return False before the request to create the job, and
+        when the job has ended.
+        """
         return self._state in (_State.CREATING, _State.FOLLOWING)
 
     # --- creating ---
@@ -251,8 +253,8 @@ class SageMakerBackend(ManagedService):
         raise AssertionError("the last attempt returns or raises")
 
     def _existing(self, client: Any) -> Any:
-        """Return the description of the job that has this job's name. The request is repeated while it may succeed
-        later.
+        """Return SageMaker's description of the existing job with this job's name. After a temporary error, repeat the
+        request, with at most eight attempts.
         """
         for attempt in itertools.count(1):
             try:
@@ -358,7 +360,7 @@ class SageMakerBackend(ManagedService):
         return 0.0 if look.more else self._pace.next_look(0.0, self._failures)
 
     def _take_description(self, answer: Mapping[str, Any]) -> None:
-        """Store the job's description, and queue its new steps for display."""
+        """Store the job's description, and queue its new steps (SageMaker's status transitions) for display."""
         before, self._described = self._described, answer
         self._described_at = time.monotonic()
         status = mirror.status_of(answer)
@@ -459,7 +461,10 @@ class SageMakerBackend(ManagedService):
     # --- ending ---
 
     def stop(self) -> None:
-        """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit."""
+        """Request that SageMaker stop the job. SageMaker gives the scripts two minutes to exit.
+
+        If the job is not created yet, the request is sent after the creation.
+        """
         sending = self._stopping is not None and not self._stopping.done()
         if self._state is _State.FOLLOWING and not sending:
             self._stopping = self.loop.start(self._send_stop())

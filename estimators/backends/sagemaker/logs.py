@@ -53,7 +53,7 @@ class _LogStream:
         last_ms: The time of the last line that was read, in milliseconds since the epoch.
         at_last: The number of lines with the time ``last_ms`` that were read.
         token: CloudWatch's token for the next page.
-        skip: The number of lines with the time ``last_ms`` that the next pages begin with, although they were read.
+        skip: The number of lines with the time ``last_ms`` that were read before and that the next pages contain again.
     """
 
     name: str
@@ -180,8 +180,8 @@ class LogFollower:
         return lines
 
     def _page(self, stream: _LogStream) -> Mapping[str, Any]:
-        """Return the next page of a stream. If there is no token for it, the page begins at the time of the last line,
-        and ``stream.skip`` is set.
+        """Return the next page of a stream. If there is no valid token, the page begins at the time of the last line
+        that was read, and ``stream.skip`` is set.
         """
         named = {"logGroupName": GROUP, "logStreamName": stream.name, "startFromHead": True}
         if stream.token is not None:

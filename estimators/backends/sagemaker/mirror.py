@@ -140,5 +140,5 @@ def same_job(answer: Mapping[str, Any], request: Mapping[str, Any], since: float
     )
 
 
-#: Maximum difference of AWS's clock and this machine's, in seconds: signed requests allow five minutes.
+#: Maximum difference between AWS's clock and this machine's clock, in seconds: signed requests allow five minutes.
 _CLOCKS = 300.0

@@ -9,7 +9,7 @@ from typing import Any
 from container.contract.frozen import dataclass
 from container.contract.rules import above_0, one_of, option, read, text
 
-#: Which program starts the processes: the image's, or our toolkit, which is uploaded. ``auto`` decides by the image.
+#: Which program starts the training: see :attr:`SageMakerOptions.toolkit`.
 TOOLKITS = ("auto", "image", "shipped")
 
 

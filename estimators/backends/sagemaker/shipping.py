@@ -3,8 +3,8 @@
 The functions are pure. Three kinds of images are distinguished:
 
 * fleetfit's own images and images with their own program run unchanged.
-* Any other image with a user's script gets our toolkit through the job's code channel. The toolkit starts the
-  container, so that strategies, logs and exit handling are the same as on all other backends.
+* Any other image with a user's script gets our toolkit through the job's code channel. The container starts
+  with our toolkit, so that strategies, logs and exit handling are the same as on all other backends.
 * In any other image with ``toolkit="image"``, AWS's toolkit in the image starts the script. Options that AWS's toolkit
   does not support are refused.
 """
@@ -35,7 +35,7 @@ SOURCE_PATH = f"{_FOLDER}/{SOURCE_ARCHIVE}"
 #: Seconds that SageMaker waits after SIGTERM until SIGKILL.
 STOP_GRACE = 120.0
 
-#: Options that a user replaces by SageMaker's own options.
+#: Options of fleetfit that have a counterpart in SageMaker's own options. The error message names the counterpart.
 _THEIRS = ("failure_policy", "spot_market")
 
 
@@ -64,7 +64,7 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
     """Return whether our toolkit has to be uploaded for a job.
 
     Args:
-        spec: The job as it is before :func:`with_code_channel`.
+        spec: The job, before :func:`with_code_channel` has changed it.
         toolkit: The value of the option ``toolkit``: ``auto``, ``image`` or ``shipped``.
     """
     if spec.program is None or spec.algorithm.entry_point:
@@ -75,9 +75,9 @@ def wants_toolkit(spec: TrainingJobSpec, toolkit: str) -> bool:
 
 
 def with_code_channel(spec: TrainingJobSpec, *, toolkit: str, prefix: str) -> TrainingJobSpec:
-    """Return the job with a code channel added if the job needs a code channel.
+    """Add a code channel to a job that needs one, and return the new job. Return any other job unchanged.
 
-    A job needs a code channel if our toolkit is uploaded or the job's containers have no network.
+    A job with a script needs a code channel if our toolkit is uploaded or the job's containers have no network.
 
     Args:
         spec: The job.
@@ -177,7 +177,8 @@ def check(spec: TrainingJobSpec, options: RunOptions) -> None:
 def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> None:
     """Refuse the options ``on_undistributed="fail"`` and ``on_nan="fail"`` if the image does not run our toolkit.
 
-    Only our toolkit can fail a job for these reasons.
+    Only our toolkit can fail a job for these reasons. Also refuse ``on_nan="fail"`` together with
+    ``metric_definitions``, because SageMaker itself reads these metrics.
 
     Raises:
         UnsupportedError: an option is not supported. The message has the reason and the remedy.
@@ -198,7 +199,7 @@ def _check_noticed(spec: TrainingJobSpec, options: RunOptions, image: str) -> No
 
 
 def warnings(spec: TrainingJobSpec) -> list[str]:
-    """Return warnings about a job's image."""
+    """Return warnings about a job's image: the image starts the script with its own toolkit, or may lack a package."""
     image = spec.algorithm.image or ""
     found = []
     # The image is unknown if AWS cannot be reached. plan() then names the argument to set.

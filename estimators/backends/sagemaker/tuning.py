@@ -26,7 +26,7 @@ _SHARED = frozenset(
 #: Members of a training job's request whose values are elsewhere in a tuning job's request.
 _OTHERWISE = frozenset({"TrainingJobName", "HyperParameters", "Tags"})
 _ALGORITHM = frozenset({"AlgorithmName", "MetricDefinitions", "TrainingImage", "TrainingInputMode"})
-#: Maximum difference of AWS's clock and this machine's, in seconds: signed requests allow five minutes.
+#: Maximum difference between AWS's clock and this machine's clock, in seconds: signed requests allow five minutes.
 _CLOCKS_S = 300.0
 
 
@@ -140,7 +140,7 @@ class SageMakerTuning:
         return [plain(item) for page in pages for item in page["TrainingJobSummaries"]]
 
     def stop(self, name: str) -> None:
-        """Stop a tuning job. Do nothing if the tuning job has ended or does not exist."""
+        """Request that SageMaker stop a tuning job. Do nothing if the tuning job has ended or does not exist."""
         try:
             self._client.stop_hyper_parameter_tuning_job(HyperParameterTuningJobName=name)
         except Exception as error:

@@ -84,7 +84,7 @@ class AllocationQueue:
         self._send({"op": "cancel", "job": job})
 
     def close(self) -> None:
-        """Close the keeper's standard input, so that it cancels all allocations. Do not wait for the keeper."""
+        """Close the keeper's standard input, without waiting. The keeper then cancels all allocations and exits."""
         self._closed = True
         if self._listening is not None:
             self._listening.cancel()

@@ -12,7 +12,7 @@ PREFIX = "fleetfit-"
 #: The allocation's batch script, which runs on the first node. The end of the script ends the allocation. The script
 #: exits when the agent on its node has ended, or if no agent has started within 60 s. Therefore a job holds no nodes
 #: after its supervisor's machine was lost. The script ignores SIGTERM, which is meant for the agents. Slurm may kill
-#: the script before it removes its FIFO, so the agent removes the FIFO after it has opened the FIFO.
+#: the script before the script has removed its FIFO. Therefore the agent, too, removes the FIFO as soon as it is open.
 SCRIPT = """#!/bin/sh
 trap '' TERM
 f="/tmp/fleetfit-slurm-$(id -u)-$SLURM_JOB_ID"

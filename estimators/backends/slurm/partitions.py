@@ -12,9 +12,9 @@ Partitions = Mapping[str, Mapping[str, str]]
 
 
 def refusal(given: SlurmOptions, hosts: int, partitions: Partitions) -> str | None:
-    """Return why none of the job's partitions can grant the job's request.
+    """Return why the job's partitions are unsuitable: one of them does not exist, or none can grant the job's request.
 
-    Return None if at least one of the partitions can grant it.
+    Return None if all of them exist and at least one of them can grant the request.
 
     If the job names no partition, it uses the cluster's default partition.
 

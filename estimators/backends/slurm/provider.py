@@ -124,7 +124,7 @@ class SlurmProvider(HostProvider):
             raise
 
     def release(self, host: Host) -> None:
-        """Remove a host from its allocation. The last host of an allocation also returns the nodes to Slurm."""
+        """Remove a host from its allocation. If no hosts remain, cancel the allocation, unless Slurm requeues it."""
         for part in [part for allocation in self._allocations for part in allocation.parts if part.host is host]:
             self._leave(part)
 
@@ -191,7 +191,8 @@ class SlurmProvider(HostProvider):
     async def _submit(self, size: int) -> str:
         """Submit an allocation of ``size`` nodes, and return the number of its Slurm job.
 
-        Nodes that the job already uses or has lost are excluded.
+        Exclude the nodes that the job already uses, and lost nodes that Slurm still considers healthy. If sbatch then
+        refuses the allocation, permit the lost nodes again.
 
         Raises:
             HostUnavailable: sbatch refuses the allocation.
@@ -353,7 +354,7 @@ class SlurmProvider(HostProvider):
 
 @dataclass(frozen=True, kw_only=True)
 class AllocationLeftover(Leftover):
-    """An allocation that a job has left.
+    """An allocation that a job has left behind.
 
     Attributes:
         number: The number of the allocation's Slurm job.

@@ -1,1 +1,1 @@
-"""Run hosts on Spark's executors. Each task of a barrier stage occupies an executor for a host."""
+"""Run hosts on Spark's executors. For each host, a Spark task occupies an executor."""

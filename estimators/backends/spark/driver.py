@@ -7,7 +7,8 @@ The Spark tasks occupy executors for the hosts. This is a separate program
 arguments in addition to those of every cluster program:
 
 * ``connect`` with ``session``, which has ``path`` (the path of the file with the session's secret) and ``application``.
-* ``acquire`` with ``together``, which says whether the hosts are one barrier stage.
+* ``acquire`` with ``together``, which says whether the hosts' tasks form one barrier stage. Spark starts and ends all
+  tasks of a barrier stage together.
 
 Each host's agent connects to the supervisor from its executor's machine. The supervisor reads the host's address from
 that connection. Exchanging the addresses with the barrier stage's ``allGather`` would take about one second.
@@ -266,7 +267,7 @@ class SparkDriver(cluster_program.Program):
         return [int(one.totalCores()) for one in found if self._local or one.id() != "driver"]
 
     def _watch(self, stage: str, hosts: list[SparkHost], over: threading.Event) -> None:
-        """Watch a stage until it ends.
+        """Report the executors on which a stage's tasks run, until the stage ends.
 
         If the stage fails, report the reason and cancel the stage before Spark retries it.
         """

@@ -1,5 +1,7 @@
-"""Provide hosts on Spark's executors. Each task of a barrier stage in the caller's session occupies an executor for a
-host.
+"""Provide hosts on Spark's executors. For each host, a task in the caller's Spark session occupies an executor.
+
+The tasks of hosts that are requested together form a barrier stage: Spark starts and ends these tasks together. In an
+elastic job, each host's task is a Spark job of its own.
 """
 
 from __future__ import annotations
