@@ -1,4 +1,4 @@
-"""Translates or refuses horovodrun's options (Horovod 0.28, ``runner/launch.py``) for ``fleetfit horovodrun``.
+"""Translate or refuse horovodrun's options (Horovod 0.28, ``runner/launch.py``) for ``fleetfit horovodrun``.
 
 One table lists the options that set environment variables of the ranks, as in horovodrun. The other table lists the
 refused options with their replacements. :mod:`estimators.cli.elastic` handles the remaining options.

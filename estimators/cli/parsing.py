@@ -1,4 +1,4 @@
-"""Parses values of the command line: ``name=value`` pairs, durations, numbers, and the script's own arguments."""
+"""Parse values of the command line: ``name=value`` pairs, durations, numbers, and the script's own arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from estimators.results import tables
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 #: Maximum number of digits of a number on the command line.
 _MOST_DIGITS = 18
-#: Matches the name in an indented line of a description, such as that of an exit status, and the space after it.
+#: Matches the beginning of an indented line that explains a name, such as an exit status: the name and the following
+#: spaces.
 _EXPLAINED = re.compile(r" +\S+(?: \S+)* {2,}(?=\S)")
 #: Matches the line break between two lines of a paragraph.
 _BREAK = re.compile(r"(?<=[^\n:])\n(?=[^\s])")

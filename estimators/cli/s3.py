@@ -1,4 +1,4 @@
-"""Serves a folder of this machine over the S3 API: ``fleetfit s3``."""
+"""Serve a folder of this machine over the S3 API: ``fleetfit s3``."""
 
 from __future__ import annotations
 

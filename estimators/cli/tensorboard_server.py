@@ -1,4 +1,4 @@
-"""Runs TensorBoard on the event files of jobs. Each job is shown under the job's name."""
+"""Run TensorBoard on the event files of jobs. Each job is shown under the job's name."""
 
 from __future__ import annotations
 

@@ -98,8 +98,7 @@ def launch(
         env: The supervisor's environment. The default is the environment of this process.
 
     Returns:
-        The job, whose supervisor process has been started. Whether the supervisor succeeds in starting the hosts is
-        known only later.
+        The job. Its supervisor process has been started, but the hosts have not, and may still fail to start.
 
     Raises:
         ConfigurationError: the name is not allowed, or the source cannot be copied.
@@ -206,13 +205,13 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
 
 
 def _take_over(record: JobRecord) -> None:
-    """Acquire the lock of a job that has ended.
+    """Acquire the lock of an ended job's record. If the job's supervisor still holds the lock, end the supervisor.
 
-    The job's supervisor holds the lock while it collects the provenance, which describes the origin of the job.
-    Terminate such a supervisor.
+    After the job's end, the supervisor holds the lock while it collects the provenance, which describes the origin of
+    the job.
 
     Raises:
-        ConfigurationError: another process is resuming the job.
+        ConfigurationError: another process is resuming the job, or the job cannot be resumed.
     """
     until = time.monotonic() + _LINGERING
     while not record.lock():
@@ -238,9 +237,9 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Store the results of the backend's check of a job in the job's record.
+    """Write what the backend's check of a job has found to the job's record.
 
-    The supervisor reads the results from the record, and need not determine them a second time. If the backend has no
+    The supervisor reads these results from the record, and need not determine them a second time. If the backend has no
     results, remove earlier results from the record.
     """
     found = backends.load(options.backend).found(spec)
@@ -296,9 +295,10 @@ def await_leftovers(record: JobRecord) -> None:
 def _leftovers(path: Path) -> list[int]:
     """Return the PIDs of processes that a job's earlier supervisor started and that still run.
 
-    These are the hosts' toolkits, ranks and agents, and the process that removes hosts. Each process is found by the
-    record's folder in its environment or command. Ranks that are forked from an importer, which imports modules once
-    for all ranks, have the importer's environment. Such ranks are found by their working directory.
+    These are the hosts' toolkits, which start the ranks, the ranks, the agents, which prepare the data, and the process
+    that removes hosts. Each process is found by the record's folder in its environment or command. Ranks that are
+    forked from an importer, which imports modules once for all ranks, have the importer's environment. Such ranks are
+    found by their working directory.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     name = str(path).encode() + b"\0"

@@ -145,7 +145,7 @@ def _is_path(value: Any) -> bool:
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
-    """Return the exception in a job's function that made the job fail, or None if the exception is unknown.
+    """Return the exception of the user's function that made a job fail, or None if the exception is unknown.
 
     The exception's cause shows the traceback on the host.
 

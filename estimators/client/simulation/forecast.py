@@ -29,8 +29,8 @@ from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
 _MOST_DOLLARS = 1_000_000_000
-#: Minimum and maximum of the time that ``commit_every="auto"`` chooses, in seconds, and its value if no host is ever
-#: interrupted.
+#: Minimum and maximum of the time between commits that ``commit_every="auto"`` chooses, and the time that it chooses if
+#: no host is ever interrupted, in seconds.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
 #: A run is aborted after one day plus this many times the training time without interruptions.
@@ -134,6 +134,8 @@ class Forecast:
     @property
     def lost_to(self) -> dict[str, float]:
         """Return what the time of an average run was spent on, as fractions that add up to 1.
+
+        Only runs that completed are counted. If no run completed, all runs are counted.
 
         The keys are:
 
@@ -358,7 +360,8 @@ def _rates(
     """Return the training speeds with 1, 2, … hosts, in records per second.
 
     The cost model predicts the speeds. If the job is a result, the predictions are multiplied by a factor, so that they
-    agree with the measured speed.
+    agree with the measured speed. If the result lacks values that the cost model needs, the speed is assumed to be
+    proportional to the number of workers.
     """
     counts = range(per_host, most * per_host + 1, per_host)
     if gbps is not None:
