@@ -301,7 +301,7 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
 
 
 def add_all(parser: argparse._ActionsContainer) -> None:
-    """Add the option that shows every log line."""
+    """Add the option ``--all``, which shows every log line."""
     parser.add_argument(
         "--all", action="store_true",
         help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
@@ -334,7 +334,7 @@ def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def logs(args: argparse.Namespace) -> bool:
-    """Return whether to show the logs. ``args.all`` is True if every line is to be shown.
+    """Return whether to show the logs. Whether to show every line is in ``args.all``.
 
     Raises:
         ConfigurationError: ``--all`` and ``--no-logs`` are combined.

@@ -112,7 +112,10 @@ def compare(
 def _show_ended(
     found: Sequence[Sequence[Result]], given: Sequence[str | None], prices: Mapping[str, float] | None
 ) -> None:
-    """Print a table of the runs that have ended to standard error, after an interrupt. Without such runs, do nothing."""
+    """Print a table of the runs that ended before an interrupt. If no run has ended, print nothing.
+
+    The table is printed to standard error.
+    """
     ended = [(results, name) for results, name in zip(found, given, strict=True) if results]
     if ended:
         table = Comparison(_groups(*zip(*ended, strict=True)), prices=prices).as_text(terminal_width(sys.stderr))

@@ -304,8 +304,8 @@ class EstimatorBase:
         Args:
             inputs: The input channels, as for :meth:`fit`.
             job_name: The job's name, as for :meth:`fit`.
-            check: Whether to run the checks with which :meth:`fit` begins. Some of them ask servers, such as S3 or the
-                container engine. If a check fails, the plan's first warning has the reason.
+            check: Whether to run the checks with which :meth:`fit` begins. Some checks send requests to servers,
+                such as S3 or the container engine. If a check fails, the plan's first warning has the reason.
 
         Returns:
             The plan: the processes of every host, with their commands and environment. ``print()`` shows the plan as

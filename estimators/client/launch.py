@@ -127,7 +127,7 @@ def _started(
 ) -> StartedJob:
     """Start a supervisor for a new or resumed job whose record has been written.
 
-    If ``attached``, the job is stopped when this process ends.
+    With ``attached=True``, the job is stopped when this process ends.
     """
     if not attached:
         return StartedJob(record, None, start(record, env, resumed=resumed))
@@ -277,7 +277,7 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
 
 
 def await_leftovers(record: JobRecord) -> None:
-    """Wait until the processes that a job's earlier supervisor started have exited by themselves.
+    """Wait until no process of a job's earlier supervisor is running. The processes exit by themselves.
 
     Raises:
         BackendError: the processes do not exit in time.
@@ -295,10 +295,10 @@ def await_leftovers(record: JobRecord) -> None:
 def _leftovers(path: Path) -> list[int]:
     """Return the PIDs of processes that a job's earlier supervisor started and that still run.
 
-    These are the hosts' toolkits, which start the ranks, the ranks, the agents, which prepare the data, and the process
-    that removes hosts. Each process is found by the record's folder in its environment or command. Ranks that are
-    forked from an importer, which imports modules once for all ranks, have the importer's environment. Such ranks are
-    found by their working directory.
+    These are the ranks, the hosts' toolkits (which start the ranks), the hosts' agents (which prepare the data), and
+    the process that removes hosts. Each process is found by the record's folder in its environment or command. Ranks
+    that are forked from an importer, which imports modules once for all ranks, have the importer's environment. Such
+    ranks are found by their working directory.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     name = str(path).encode() + b"\0"
@@ -362,9 +362,9 @@ def start(
         record: The record. The supervisor takes over the record's lock.
         env: The supervisor's environment, which the job's hosts inherit. The default is the environment of this
             process.
-        tied: If a process waits for the job, the supervisor's end of a socket connection between the supervisor and the
-            waiting process, and the PID of the waiting process. The supervisor stops the job when the waiting process
-            ends. None if no process waits.
+        tied: A pair if a process waits for the job: the supervisor's end of a socket connection to the waiting process,
+            and the PID of the waiting process. The supervisor stops the job when the waiting process ends. None if no
+            process waits.
         resumed: Whether the job continues after earlier attempts.
 
     Raises:

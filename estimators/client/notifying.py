@@ -96,7 +96,7 @@ class NotifyCallback(Callback):
         self._watches: dict[str, _Watch] = {}
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Restart the time until the job counts as stalled.
+        """Restart the time after which the job counts as stalled. Reports of used resources do not restart the time.
 
         If the event reports that a metric is not a number, send a notification.
         """

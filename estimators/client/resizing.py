@@ -52,7 +52,7 @@ class Hosts(Protocol):
 
 
 class _Resizing(Callback):
-    """Base class of the callbacks that change the number of hosts.
+    """The base class of the callbacks that change the number of hosts.
 
     Args:
         hosts: The object to resize instead of the job, such as a cluster on whose nodes the hosts run.

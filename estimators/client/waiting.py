@@ -151,7 +151,7 @@ class JobDisplay:
                 self._printer.status("")
 
     def close(self) -> None:
-        """Print the lines that the printer still holds back. The caller calls this method after the waiting."""
+        """Print the lines that the printer still holds back. The caller calls this method when it no longer waits."""
         if self._printer is not None:
             with contextlib.suppress(BrokenPipeError), self._going_on():
                 self._printer.finish()

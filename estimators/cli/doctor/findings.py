@@ -44,7 +44,7 @@ class ReportLine:
 
     @classmethod
     def info(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line that informs the user. It reports no problem."""
+        """Return a line that informs the user and reports no problem."""
         return cls(name, Verdict.INFO, text, remedy)
 
     @classmethod

@@ -151,7 +151,7 @@ def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list
 
 
 def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | None) -> ReportLine:
-    """Report Horovod's version and frameworks, and whether Horovod was built with the MPI library of this mpirun.
+    """Report Horovod's version and frameworks, and whether Horovod was built with the MPI library of the given mpirun.
 
     Args:
         found: A mapping from installed packages to their versions.
@@ -216,7 +216,7 @@ def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
 
 
 def _library_of(program: Path, name: str) -> Path | None:
-    """Return the path of the ``libmpi`` in the installation of a program, or None if the file does not exist."""
+    """Return the path of a library in the installation of a program such as mpirun, or None if the file is missing."""
     prefix = program.resolve().parent.parent
     for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
         if (prefix / folder / name).exists():

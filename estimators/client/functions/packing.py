@@ -531,7 +531,7 @@ def _outermost(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
 
 
 def _module_of(value: Any) -> str:
-    """Return the name of the module that is imported when a value is unpickled. Return an empty text if unknown."""
+    """Return the name of the module that unpickling a value imports, or ``""`` if the name is unknown."""
     if isinstance(value, types.ModuleType):
         name = value.__name__
     else:

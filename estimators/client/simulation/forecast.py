@@ -1,4 +1,4 @@
-"""Predict the duration and the cost of a job on spot hosts, which a market may interrupt, by simulating many runs."""
+"""Predict a job's duration and cost on spot hosts: simulate many runs in which a market interrupts hosts."""
 
 from __future__ import annotations
 
@@ -236,9 +236,9 @@ def simulate(
     """Simulate a job on hosts that a spot market interrupts. No job is started.
 
     Only the clock and the hosts are simulated. For an elastic job, the supervisor's real code decides which hosts are
-    members. For any other job, it decides whether the job is started again. An interrupted host is replaced by a new
-    host after the market's ``return_after_s``. If an elastic job loses all workers, it starts again from the last
-    commit.
+    members. For any other job, the same code decides whether the job is started again. An interrupted host is replaced
+    by a new host after the market's ``return_after_s``. If an elastic job loses all workers, it starts again from the
+    last commit.
 
     Args:
         job: The result of a job whose speed was measured. Alternatively, a workload whose speed the cost model of

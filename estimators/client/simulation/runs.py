@@ -1,6 +1,6 @@
 """Simulate many runs of a job, with a different seed for each run, on all cores of this machine.
 
-If the runs are expected to take more than some seconds, helper processes simulate a part of them. A helper runs this
+If the runs are expected to take more than five seconds, helper processes simulate a part of them. A helper runs this
 module with ``python -m``. It reads a pickled :class:`Question` from standard input, and writes the pickled outcomes to
 standard output. Helpers are not forked from this process, because forking a process with threads, such as a notebook's
 kernel, is unsafe.
