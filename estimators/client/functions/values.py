@@ -203,7 +203,9 @@ def debugged_value(record: JobRecord) -> Any:
 
 
 def debugged_exception(record: JobRecord) -> BaseException | None:
-    """Return the exception of a function that ran in the foreground, or None if the function raised no exception.
+    """Return the exception of a function that ran in the foreground.
+
+    Return None if the function raised no exception, or if the exception cannot be unpickled.
 
     The traceback has already been printed in the terminal.
     """
