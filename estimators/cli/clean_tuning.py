@@ -1,4 +1,4 @@
-"""Finds the records of tuning jobs that ``fleetfit clean`` removes. Nothing is removed here."""
+"""Find the records of tuning jobs that ``fleetfit clean`` will remove. This module itself removes nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from estimators.job.errors import ConfigurationError, JobNotFoundError, RecordError
 from estimators.tuning.record import TuningRecord, is_terminal, tuning_names
 
-#: Upper bound in seconds of the time that a tuning job's process runs after the tuning job's end.
+#: Maximum time to wait until the process of an ended tuning job exits, in seconds.
 _ENDING_S = 10.0
 
 
@@ -20,8 +20,8 @@ class Study(NamedTuple):
 
     Attributes:
         record: The tuning job's record.
-        over: Whether the tuning job has ended and no process owns the record.
-        ended: The end time, in seconds since the epoch. For an unreadable record, the time of the last modification.
+        over: Whether no process runs the tuning job, and the tuning job has ended or its record is damaged.
+        ended: The end time, in seconds since the epoch. Without an end time, the time of the last modification.
         trials: The names of the trials' jobs.
     """
 
@@ -57,7 +57,10 @@ def _study(record: TuningRecord) -> Study:
 
 
 def needed(found: Iterable[Study]) -> dict[str, str]:
-    """Return a mapping from the trials of running tuning jobs to the names of the tuning jobs."""
+    """Return the trials that must not be removed, because their tuning jobs have not ended.
+
+    The result is a mapping from the name of each trial's job to the name of its tuning job.
+    """
     return {job: study.record.name for study in found if not study.over for job in study.trials}
 
 
@@ -95,8 +98,8 @@ def spent(
 ) -> list[Study]:
     """Return the ended tuning jobs whose trials have all been removed, or are being removed now.
 
-    If ``older_than_s`` is given, the tuning jobs must have ended long enough ago. Otherwise, a tuning job is returned
-    only if one of its trials is being removed.
+    With ``older_than_s``, only tuning jobs that ended at least this long ago are returned. Without ``older_than_s``, a
+    tuning job is returned only if one of its trials is being removed now, or if ``all_`` is true.
 
     Args:
         found: The tuning jobs.

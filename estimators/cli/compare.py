@@ -1,4 +1,4 @@
-"""Compares jobs side by side, or runs a script under several strategies and compares the runs: ``fleetfit compare``."""
+"""Compare jobs side by side, or run a script under several strategies and compare the runs: ``fleetfit compare``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Completes commands, options, values and names of jobs in a shell with argcomplete: ``fleetfit completion``."""
+"""Complete commands, options, values and names of jobs in a shell with argcomplete: ``fleetfit completion``."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
 def complete(root: argparse.ArgumentParser) -> None:
     """Print the completions that a shell's completion script requests, and exit.
 
-    Nothing is done if no completion script has started this process.
+    If no completion script has started this process, do nothing.
 
     Args:
         root: The parser of the command line.

@@ -1,4 +1,4 @@
-"""Writes to the terminal and to pipes."""
+"""Write to the terminal and to pipes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _STATUS_STYLES = {
 _CODES = {"green": 32, "red": 31, "yellow": 33, "cyan": 36}
 #: Matches a state in a cell, which two spaces separate from other cells.
 _STATE = re.compile(rf"(?<=  )(?:{'|'.join(_STATUS_STYLES)})(?=  |$)", re.MULTILINE)
-#: Smallest ages, in seconds, that are shown in minutes, hours and days. Later ages are shown as a date.
+#: Smallest age in seconds that is shown in each unit. Ages of at least `_DATE_FROM_S` seconds are shown as a date.
 _UNITS = ((60.0, "min"), (3600.0, "h"), (86_400.0, "d"))
 _DATE_FROM_S = 30 * 86_400.0
 
 
 def say(text: str) -> None:
-    """Print a message to standard error, so that standard output contains only results and can be piped."""
+    """Print a message to standard error. Standard output, which can be piped, contains only results."""
     from estimators.client import printing
 
     printing.say(text)
@@ -84,7 +84,7 @@ def table(
 
     Args:
         header: The titles of the columns.
-        rows: The texts of the cells, one for each title.
+        rows: The rows. Each row has one text for each title.
         status_column: The index of the column whose text begins with a job's status. The status is coloured.
         names: The index of the column of the names.
         optional: The indices of the columns that may be left out. The least useful column is first.
@@ -140,7 +140,10 @@ def _divided(name: str, room: int) -> list[str]:
 
 
 def with_states_coloured(text: str) -> str:
-    """Colour the states in the cells of a table, and at the end of a title, if standard output shows colours."""
+    """Colour the states of jobs in a text: in the cells of a table, and at the end of a title.
+
+    If standard output shows no colours, return the text unchanged.
+    """
     if not coloured():
         return text
     return _STATE.sub(lambda found: f"\x1b[{_CODES[_STATUS_STYLES[found[0]]]}m{found[0]}\x1b[0m", text)
@@ -180,9 +183,9 @@ def confirm(question: str) -> bool:
 
 
 def close_output() -> None:
-    """Redirect standard output to ``/dev/null`` after the reader has closed standard output.
+    """Redirect standard output to ``/dev/null``, for use after a write to standard output has failed.
 
-    Otherwise the flush at the exit of this process would fail.
+    Otherwise the flush at the exit of this process would fail, too.
     """
     with contextlib.suppress(OSError):
         null = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,8 @@
-"""Shows and changes the hosts of elastic jobs, and runs commands as horovodrun does: ``resize`` and ``horovodrun``."""
+"""Define two commands: ``fleetfit resize`` and ``fleetfit horovodrun``.
+
+``resize`` shows or changes the hosts of an elastic job. ``horovodrun`` runs a command as a job, with the options of
+horovodrun.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Translates or refuses horovodrun's options (Horovod 0.28, ``runner/launch.py``) for ``fleetfit horovodrun``.
+"""Translate or refuse horovodrun's options (Horovod 0.28, ``runner/launch.py``) for ``fleetfit horovodrun``.
 
 One table lists the options that set environment variables of the ranks, as in horovodrun. The other table lists the
 refused options with their replacements. :mod:`estimators.cli.elastic` handles the remaining options.
@@ -153,7 +153,7 @@ def named_hosts(hosts: str | None, hostfile: str | None) -> dict[str, int]:
         hostfile: The path of a file with lines such as ``server1 slots=2``.
 
     Raises:
-        ConfigurationError: the file cannot be read, or a host has no number of slots or another invalid form.
+        ConfigurationError: the file cannot be read, or a host is invalid or has no number of slots.
     """
     from estimators.backends.ssh import machines
 

@@ -1,4 +1,4 @@
-"""Lists, checks and prepares the machines that jobs reach by ssh: ``fleetfit hosts``."""
+"""List, check and prepare the machines that jobs reach by ssh: ``fleetfit hosts``."""
 
 from __future__ import annotations
 

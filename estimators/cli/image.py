@@ -1,4 +1,4 @@
-"""Builds and pushes the container image of jobs on ``local``: ``fleetfit image``."""
+"""Build and push the container image of jobs with the instance type ``local``: ``fleetfit image``."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def add(subparsers: Any) -> None:
 
 
 def run_build(args: argparse.Namespace) -> int:
-    """Build the image."""
+    """Build the container image, and print its name."""
     from estimators.backends.images import build
     from estimators.backends.images.engine import ImageEngine
     from estimators.backends.images.toolkit import IMAGE
@@ -84,7 +84,7 @@ def run_build(args: argparse.Namespace) -> int:
 
 
 def run_push(args: argparse.Namespace) -> int:
-    """Push the image to ECR."""
+    """Push a container image to Amazon's registry ECR, and print the URI of the pushed image."""
     from estimators.backends.images.engine import ImageEngine
     from estimators.backends.images.toolkit import IMAGE
     from estimators.backends.sagemaker import ecr as push
@@ -109,7 +109,7 @@ def run_push(args: argparse.Namespace) -> int:
 
 
 def run_base(args: argparse.Namespace) -> int:
-    """Build a base image from Debian packages."""
+    """Build a base image from Debian packages, and print its name."""
     from estimators.backends.images import base
     from estimators.backends.images.engine import ImageEngine
     from estimators.provision.progress import StepProgress

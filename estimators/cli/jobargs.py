@@ -1,4 +1,4 @@
-"""Defines the arguments that describe a job, shared by ``train``, ``plan`` and ``tune``, and builds the estimator."""
+"""Define the arguments that describe a job for ``train``, ``plan`` and ``tune``, and build the job's estimator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ STRATEGIES = {
     "elastic_torch": "elastic_torch_distributed",
 }
 
-#: Arguments whose values on the command line are merged with those of a job file. Other arguments are replaced.
+#: Arguments for which the command line adds to the values in a job file. For all other arguments, the value on the
+#: command line replaces the value in the file.
 _MERGED = ("hyperparameters", "environment", "inputs", "run_options")
 
 
@@ -257,7 +258,7 @@ def _save(path: str, job: DescribedJob) -> None:
 
 
 def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
-    """Return the values that the command line sets. Names and types are those of a job file.
+    """Return the values that the command line sets, with the names and types that job files use.
 
     Args:
         args: The parsed command line.
@@ -306,8 +307,8 @@ def _given(args: argparse.Namespace, before: dict[str, Any]) -> dict[str, Any]:
 def _arguments(args: argparse.Namespace, before: dict[str, Any]) -> list[str] | None:
     """Return the script's arguments. The arguments of the job file are first, followed by the arguments after ``--``.
 
-    Return None if the command line sets no arguments. Also return None if the program in the image runs instead of a
-    script, because such a program receives only hyperparameters.
+    Return None if the command line sets no arguments. Also return None if all arguments are hyperparameters, and the
+    image's own program runs instead of a script: such a program receives only hyperparameters.
 
     Args:
         args: The parsed command line.
@@ -362,7 +363,8 @@ def distribution(strategy: str, processes: int | None, options: list[str]) -> di
     """Return the ``distribution`` dict for a strategy's name and options, or None for the strategy ``none``.
 
     Raises:
-        ConfigurationError: the strategy is unknown, or does not have one of the options.
+        ConfigurationError: the strategy is unknown, the strategy does not accept ``processes`` or an option, or
+            ``processes`` and an option contradict each other.
     """
     name = strategy.lower().replace("-", "_")
     if name not in STRATEGIES:

@@ -1,4 +1,4 @@
-"""Resolves a job's name on the command line: the whole name, a unique prefix, or ``last``."""
+"""Resolve a job's name on the command line: the whole name, a unique prefix, or ``last``."""
 
 from __future__ import annotations
 

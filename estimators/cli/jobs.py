@@ -1,4 +1,4 @@
-"""Lists, shows, follows, stops, resumes and waits for existing jobs.
+"""List, show, follow, stop, resume and wait for existing jobs.
 
 Commands: ``fleetfit list``, ``describe``, ``attach``, ``logs``, ``stop``, ``resume`` and ``wait``.
 """
@@ -322,8 +322,9 @@ def run_logs(args: argparse.Namespace) -> int:
 
 
 def last_lines(lines: Iterable[LogLine], count: int) -> Iterable[LogLine]:
-    """Return the last lines. All states of a progress bar count as one line, because each state replaces the one
-    before.
+    """Return the last ``count`` lines.
+
+    All states of a progress bar count as one line, because each state replaces the previous state.
     """
     last: collections.OrderedDict[int, LogLine] = collections.OrderedDict()
     states: dict[tuple[str, str | None], int] = {}  # process -> number of the state that its next output replaces
@@ -351,7 +352,7 @@ def run_attach(args: argparse.Namespace) -> int:
 
 
 def run_stop(args: argparse.Namespace) -> int:
-    """Stop the named jobs. A job that has already ended is not changed."""
+    """Ask the named jobs to stop. With ``--wait``, wait until they have ended. Jobs that have ended are not changed."""
     jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]
     grace = 0.0 if args.now else float(args.grace) if args.grace is not None else None
     result: int = Exit.OK
@@ -394,7 +395,7 @@ def run_resume(args: argparse.Namespace) -> int:
 
 
 def run_wait(args: argparse.Namespace) -> int:
-    """Wait until the named jobs have ended."""
+    """Wait until the named jobs have ended, or until the time of ``--timeout`` has passed."""
     from estimators.cli.train import ended
 
     jobs = [_attach(name, args) for name in jobnames.resolve_all(args.jobs)]

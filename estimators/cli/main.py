@@ -1,4 +1,4 @@
-"""Runs the command line ``fleetfit``: parses the arguments, runs the command, and turns errors into messages."""
+"""Run the command line ``fleetfit``: parse the arguments, run the command, and turn errors into messages."""
 
 from __future__ import annotations
 
@@ -200,7 +200,7 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
 
 
 def commands_of(root: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    """Return the parsers of the commands as a mapping from the commands' names."""
+    """Return a mapping from the names of the commands to their parsers."""
     [commands] = [action for action in root._actions if isinstance(action, argparse._SubParsersAction)]
     return dict(commands.choices)
 
@@ -214,7 +214,10 @@ def _command_of(parser: argparse.ArgumentParser, args: argparse.Namespace) -> ar
 
 
 def _option_hint(rest: Sequence[str], command: argparse.ArgumentParser) -> str:
-    """Return a hint such as ``. Did you mean '--hosts'?`` for the first unknown option, or ``""`` without a hint."""
+    """Return a hint such as ``. Did you mean '--hosts'?`` for the first unknown option.
+
+    Return ``""`` if the command has no similar option.
+    """
     wrong = next((word.partition("=")[0] for word in rest if word.startswith("--")), None)
     if wrong is None:
         return ""
@@ -242,7 +245,7 @@ def _provisioning_options(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 
 def _hint(message: str) -> str:
-    """Return a hint such as ``Did you mean …?`` for an unknown command or choice, or ``""`` without a hint."""
+    """Return a hint such as ``Did you mean …?`` for an unknown command or choice, or ``""`` if nothing is similar."""
     if "invalid choice: " not in message or "choose from" not in message:
         return ""
     given = message.split("invalid choice: ", 1)[1].split(" (", 1)[0].strip("'")

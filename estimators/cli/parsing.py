@@ -1,4 +1,4 @@
-"""Parses values of the command line: ``name=value`` pairs, durations, numbers, and the script's own arguments."""
+"""Parse values of the command line: ``name=value`` pairs, durations, numbers, and the script's own arguments."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ from estimators.results import tables
 _DURATION = re.compile(r"(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s?)?")
 #: Maximum number of digits of a number on the command line.
 _MOST_DIGITS = 18
-#: Matches the name in an indented line of a description, such as that of an exit status, and the space after it.
+#: Matches the beginning of an indented line that explains a name, such as an exit status: the name and the following
+#: spaces.
 _EXPLAINED = re.compile(r" +\S+(?: \S+)* {2,}(?=\S)")
 #: Matches the line break between two lines of a paragraph.
 _BREAK = re.compile(r"(?<=[^\n:])\n(?=[^\s])")
@@ -300,7 +301,7 @@ def add_logs(parser: argparse._ActionsContainer) -> None:
 
 
 def add_all(parser: argparse._ActionsContainer) -> None:
-    """Add the option that shows every log line."""
+    """Add the option ``--all``, which shows every log line."""
     parser.add_argument(
         "--all", action="store_true",
         help="also show TensorFlow's start-up lines, and lines that another rank has already printed",
@@ -333,7 +334,7 @@ def dispatcher_options(args: argparse.Namespace) -> dict[str, str]:
 
 
 def logs(args: argparse.Namespace) -> bool:
-    """Return whether to show the logs. ``args.all`` is True if every line is to be shown.
+    """Return whether to show the logs. Whether to show every line is in ``args.all``.
 
     Raises:
         ConfigurationError: ``--all`` and ``--no-logs`` are combined.

@@ -1,4 +1,4 @@
-"""Shows the jobs that run or wait in the queues of this machine: ``fleetfit queue``."""
+"""Show the jobs that run or wait in the queues of this machine: ``fleetfit queue``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writes the report of a job as one HTML file: ``fleetfit report JOB``."""
+"""Write the report of a job as one HTML file: ``fleetfit report JOB``."""
 
 from __future__ import annotations
 

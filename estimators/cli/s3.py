@@ -1,4 +1,4 @@
-"""Serves a folder of this machine over the S3 API: ``fleetfit s3``."""
+"""Serve a folder of this machine over the S3 API: ``fleetfit s3``."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def add(subparsers: Any) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Start the server. Unless the server runs in the background, wait until the server stops."""
+    """Start the server, and wait until the server stops. With ``--env``, the server runs in the background instead."""
     from estimators.service.s3.server import S3Server
 
     servers.check_packages()

@@ -1,4 +1,4 @@
-"""Serves SageMaker's training API on this machine: ``fleetfit serve``."""
+"""Serve SageMaker's training API on this machine: ``fleetfit serve``."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def check_packages() -> None:
 
 @contextlib.contextmanager
 def noted_signals() -> Iterator[threading.Event]:
-    """Return a context in which SIGTERM and SIGINT only set an event."""
+    """Return a context in which SIGTERM and SIGINT only set an event, which is the context's value."""
     told = threading.Event()
     before = {number: signal.signal(number, lambda *_: told.set()) for number in (signal.SIGTERM, signal.SIGINT)}
     try:

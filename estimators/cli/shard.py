@@ -1,4 +1,4 @@
-"""Splits a file of records into several files: ``fleetfit shard``."""
+"""Split a file of records into several files: ``fleetfit shard``."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def add(subparsers: Any) -> None:
 def run_shard(args: argparse.Namespace) -> int:
     """Split a file of records.
 
-    The agent, a separate program, splits the file, because the agent can parse the formats and read from S3.
+    A separate process splits the file: the agent, which is the program that also prepares the data on hosts. The agent
+    can parse the formats and read from S3.
     """
     import functools
     import os

@@ -1,4 +1,4 @@
-"""Predicts a job's duration and cost on hosts that can be interrupted: ``fleetfit simulate JOB``."""
+"""Predict a job's duration and cost on hosts that can be interrupted: ``fleetfit simulate JOB``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs TensorBoard on the event files of all jobs: ``fleetfit tensorboard``."""
+"""Run TensorBoard on the event files of all jobs: ``fleetfit tensorboard``."""
 
 from __future__ import annotations
 

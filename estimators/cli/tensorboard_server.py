@@ -1,4 +1,4 @@
-"""Runs TensorBoard on the event files of jobs. Each job is shown under the job's name."""
+"""Run TensorBoard on the event files of jobs. Each job is shown under the job's name."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATTERN = "events.out.tfevents.*"
 
 
 def event_folders(jobs: Sequence[str] = ()) -> dict[str, Path]:
-    """Return the folders that contain event files, as a mapping from labels.
+    """Return the folders that contain event files, as a mapping from labels to folders.
 
     The label of the first host's ``output/tensorboard`` is the job's name. The label of any other folder consists of
     the names of the job, the host and the folder.

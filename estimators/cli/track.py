@@ -1,4 +1,4 @@
-"""Sends jobs, or the missing part of their data, to a tracker: ``fleetfit track``."""
+"""Send jobs, or the missing part of their data, to an experiment tracker such as MLflow: ``fleetfit track``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs jobs and shows plans of jobs: ``fleetfit train`` and ``fleetfit plan``."""
+"""Run jobs, and show the plans of jobs: ``fleetfit train`` and ``fleetfit plan``."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def add(subparsers: Any) -> None:
 
 
 def run_plan(args: argparse.Namespace) -> int:
-    """Print the plan of a job. Nothing is started."""
+    """Print the plan of a job, or with ``--schema`` the JSON schema of job files. Nothing is started."""
     if getattr(args, "schema", False):
         from estimators.client.jobfiles.schema import schema
 
@@ -107,7 +107,10 @@ def run_plan(args: argparse.Namespace) -> int:
 
 
 def run_train(args: argparse.Namespace) -> int:
-    """Start a job, and wait until it ends unless ``--no-wait`` is given."""
+    """Start a job, and wait until the job ends unless ``--no-wait`` is given.
+
+    With ``--dry-run``, print the plan instead. With ``--debug``, run the script in this terminal instead.
+    """
     if args.dry_run:
         return run_plan(args)
     from estimators.client import notifying, trackers

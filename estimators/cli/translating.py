@@ -1,4 +1,4 @@
-"""Translate messages of the Python interface: options of the command line take the place of arguments."""
+"""Translate messages of the Python interface for the command line: replace the names of arguments by options."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _CLASS_CALL = re.compile(
 )
 #: A range of the Python interface, which ``--range`` writes as ``LOW:HIGH``.
 _RANGE = re.compile(r"\b(?:Integer|Continuous)Parameter\(([^,()]+), ([^,()]+)[^()]*\)")
-#: How messages call an argument of a class, or a key of a ``distribution`` dict.
+#: Matches the words with which messages refer to an argument of a class, or to a key of a ``distribution`` dict.
 _OPTION_OF = re.compile(rf"\boption of (?:({_ANY_CLASS})(?= )|distribution '\w+':)")
 #: Advice that is only for the Python interface.
 _IN_PYTHON = re.compile(r" In Python, you can also .*$")
@@ -79,7 +79,9 @@ def in_options(message: str, more: Mapping[str, str] | None = None) -> str:
 
 
 def equivalent(option: str, known: Collection[str]) -> str | None:
-    """Return the option for a name that the Python interface or another tool uses, such as ``--instance-count``.
+    """Return the option that corresponds to a name of the Python interface or of another tool, or None.
+
+    For example, ``--hosts`` is returned for ``--instance-count``.
 
     Args:
         option: The name, with its hyphens.
@@ -133,7 +135,8 @@ def _class(match: re.Match[str]) -> str:
     """Return the options of the command line for a strategy, a policy, a spot market or a fault that a message names.
 
     ``MPI(processes_per_host=2)`` becomes ``--strategy mpi processes_per_host=2``. ``MPI(processes_per_host=…)`` becomes
-    ``processes_per_host``, because no value is given. Other arguments follow an option that takes ``NAME=VALUE``.
+    ``processes_per_host``, because no value is given. Before any other arguments, the option that accepts them as
+    ``NAME=VALUE`` is added.
     """
     name, arguments = match[3], match[4]
     if name in _FAULTS:

@@ -1,4 +1,4 @@
-"""Runs, lists and shows tuning jobs: ``fleetfit tune`` and ``fleetfit tuning``."""
+"""Run, list, show and stop tuning jobs: ``fleetfit tune`` and ``fleetfit tuning``."""
 
 from __future__ import annotations
 
@@ -174,7 +174,10 @@ def run_tune(args: argparse.Namespace) -> int:
 
 
 def run_tuning(args: argparse.Namespace) -> int:
-    """List the tuning jobs, or show or stop a single tuning job."""
+    """List the tuning jobs, or show or stop a single tuning job.
+
+    A single tuning job that has not ended, and whose process was killed, is restarted unless ``--stop`` is given.
+    """
     from estimators.results import tables
     from estimators.tuning import running
     from estimators.tuning.analytics import describe

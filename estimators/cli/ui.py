@@ -1,4 +1,4 @@
-"""Serves pages that show the jobs in a browser: ``fleetfit ui``."""
+"""Serve pages that show the jobs in a browser: ``fleetfit ui``."""
 
 from __future__ import annotations
 

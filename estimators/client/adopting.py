@@ -1,4 +1,7 @@
-"""Create local records for jobs on SageMaker or on a dispatcher that another machine or another SDK has started."""
+"""Create local records for jobs that another machine or another SDK has started on SageMaker or on a dispatcher.
+
+A dispatcher is a machine or a Ray cluster that runs a job's supervisor, the process that starts and watches the job.
+"""
 
 from __future__ import annotations
 

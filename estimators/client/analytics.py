@@ -1,4 +1,4 @@
-"""Return a job's metrics through the interface of the SageMaker SDK's class ``TrainingJobAnalytics``."""
+"""Provide a job's metrics through the interface of the SageMaker SDK's class ``TrainingJobAnalytics``."""
 
 from __future__ import annotations
 

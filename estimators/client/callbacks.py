@@ -4,8 +4,9 @@ Callbacks run in the process that called ``fit()``, in the thread that waits. Th
 log. A callback receives the values and events that the job reports, but has no access to the training processes. A
 callback may plot, print or stop the job.
 
-If a callback raises an exception, ``fit()`` raises the same exception. If the job is tied to the process, the job is
-stopped, and the script has ``interrupt_grace`` seconds to save its state.
+If a callback raises an exception, ``fit()`` raises the same exception. If the job is tied to the process, which means
+that the job must not continue without the process, the job is stopped. The script then has ``interrupt_grace`` seconds
+to save its state.
 """
 
 from __future__ import annotations

@@ -42,7 +42,10 @@ _CHECKPOINTS = f"{DEFAULT_BASE_DIR}/checkpoints"
 
 
 def shared_checkpoints(spec: TrainingJobSpec) -> str | None:
-    """Return a warning if another job of this fleetfit home has not ended, and saves its checkpoints there, too."""
+    """Return a warning if another job that has not ended saves its checkpoints in the same place as this job.
+
+    Return None otherwise. Only the jobs in this fleetfit home, the folder ``FLEETFIT_HOME``, are searched.
+    """
     if spec.checkpoint is None:
         return None
     for name in job_names():
@@ -62,13 +65,13 @@ def shared_checkpoints(spec: TrainingJobSpec) -> str | None:
 
 
 def _place(uri: str) -> str:
-    """Return the same text for all URIs of the same folder of this machine, or of the same prefix of S3."""
+    """Return a text that is equal for all URIs of one folder on this machine, or of one prefix on S3."""
     path = path_here(uri)
     return uri.rstrip("/") if path is None else os.path.realpath(path)
 
 
 def check_local(spec: TrainingJobSpec) -> None:
-    """Check a job that will run on this machine.
+    """Check the channels, outputs and checkpoints of a job that will run on this machine.
 
     Raises:
         ConfigurationError: a channel's data does not exist or cannot be read, or an output cannot be written.
@@ -95,7 +98,7 @@ def check_local(spec: TrainingJobSpec) -> None:
 
 
 def check_syntax(source: Source) -> None:
-    """Check that the script compiles with this Python, because otherwise no rank could start.
+    """Check that a Python script compiles with this Python version. Other entry points are not checked.
 
     Args:
         source: The job's code.
@@ -126,7 +129,7 @@ def check_horovod(spec: TrainingJobSpec, source: Source, framework: str | None, 
     """Check that Horovod was built for the framework that the script uses.
 
     Nothing is checked if the job's code or its ``requirements.txt`` contains Horovod. If the hosts are other machines,
-    the toolkit on each host does this check instead.
+    the toolkit, which starts the ranks on each host, does this check instead.
 
     Args:
         spec: The job.

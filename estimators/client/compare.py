@@ -112,7 +112,10 @@ def compare(
 def _show_ended(
     found: Sequence[Sequence[Result]], given: Sequence[str | None], prices: Mapping[str, float] | None
 ) -> None:
-    """Print the table of the runs so far to standard error, because the comparison was interrupted."""
+    """Print a table of the runs that ended before an interrupt. If no run has ended, print nothing.
+
+    The table is printed to standard error.
+    """
     ended = [(results, name) for results, name in zip(found, given, strict=True) if results]
     if ended:
         table = Comparison(_groups(*zip(*ended, strict=True)), prices=prices).as_text(terminal_width(sys.stderr))
@@ -198,7 +201,7 @@ def _result(thing: Any) -> Result:
 
 
 class _StatusLine(Callback):
-    """A line on standard error's terminal that shows the progress of a run whose logs are not shown."""
+    """A line on the terminal that shows the progress of a run. The line replaces the logs, and is on standard error."""
 
     def __init__(self, title: str) -> None:
         self._title = title
@@ -207,7 +210,7 @@ class _StatusLine(Callback):
         self._shown_at = float("-inf")
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Show the progress after an event."""
+        """Show the progress after an event. The line is updated at most every 0.25 seconds."""
         if self._progress is None:
             self._progress = JobProgress.of(job)
         self._progress.take([event])
@@ -229,7 +232,10 @@ class _StatusLine(Callback):
 
 
 def _run(estimator: Estimator, inputs: Any, line: Callback | None, *, logs: bool) -> TrainingJob | Result:
-    """Run an estimator. Return its job, which has ended, or a result if the job could not be started."""
+    """Run an estimator, wait until its job has ended, and return the job.
+
+    If the job could not be started, return a result with the status ``Failed`` instead.
+    """
     try:
         watched: dict[str, Any] = (
             {"callbacks": line} if line is not None and "callbacks" in signature(estimator.fit).parameters else {}
@@ -277,9 +283,9 @@ def _name(estimator: Estimator) -> str:
 
 
 def settle(job: TrainingJob) -> None:
-    """Wait until a job's supervisor has exited, so that the supervisor does not slow down the next run.
+    """Wait until the supervisor of an ended job has exited, at most 75 seconds.
 
-    The function returns after 75 seconds even if the supervisor is still running.
+    Otherwise the supervisor could slow down the next run.
     """
     until = time.monotonic() + _SETTLE_SECONDS
     while job.record.is_supervised() and time.monotonic() < until:

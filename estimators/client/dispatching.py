@@ -109,7 +109,11 @@ def submit(source: IO[bytes], speaker: Speaker) -> int:
 
 
 def refusal(error: Exception) -> Message:
-    """Return the response ``refused`` to a parcel whose job cannot be started because of an exception."""
+    """Return the response ``refused``, which tells the sender why the job in a parcel cannot be started.
+
+    Args:
+        error: The exception that the start has raised.
+    """
     if isinstance(error, FleetfitError):
         return {"op": "refused", "error": str(error)}
     if isinstance(error, OSError):

@@ -61,8 +61,8 @@ _NOT_OURS = {
     "update_profiler": "SageMaker Profiler is a service of AWS",
 }
 
-#: Maximum number of attempts to generate an unused job name. A generated name contains the time in milliseconds, so
-#: that two processes can generate the same name in the same millisecond.
+#: Maximum number of attempts to generate an unused job name. A generated name contains the time in milliseconds.
+#: Therefore two processes can generate the same name in the same millisecond.
 _NAME_ATTEMPTS = 20
 
 
@@ -95,8 +95,9 @@ def _is_hyperparameter(name: str, value: Any) -> str:
 
 @suggests_arguments
 class EstimatorBase:
-    """The base class of the estimators, which start training jobs. The classes of :mod:`estimators.client.estimator`
-    define the arguments.
+    """The base class of all estimators. An estimator starts training jobs.
+
+    The subclasses in :mod:`estimators.client.estimator` define the arguments.
     """
 
     #: The groups of arguments (:class:`Owner`) that the constructor accepts.
@@ -173,7 +174,7 @@ class EstimatorBase:
         """Check that the strategy supports the estimator's framework, and return the settings unchanged.
 
         Raises:
-            ConfigurationError: the strategy is for scripts of a different framework than the estimator's framework.
+            ConfigurationError: the strategy does not support the estimator's framework.
         """
         problem = framework_problem(settings.distribution, cls._framework)
         if problem is not None:
@@ -257,9 +258,9 @@ class EstimatorBase:
             inputs: The data for the channel ``training``: a path, a URI or a TrainingInput. For other channels, a dict
                 from channel names to such values.
             wait: Whether to wait until the job ends. With True, the job is stopped if this process ends. With False,
-                ``fit()`` returns at once, and the job continues even if this process ends. A job on SageMaker always
-                continues, and so does a job on a dispatcher, the machine that ``RunOptions(dispatcher=…)`` names. For
-                such a job, an interrupt stops only the waiting. To stop the job itself, call ``stop()``.
+                ``fit()`` returns at once, and the job continues even if this process ends. A job on SageMaker, or on a
+                dispatcher (the machine that ``RunOptions(dispatcher=…)`` names), always continues. If this process
+                waits for such a job, an interrupt stops only the waiting. To stop the job itself, call ``stop()``.
             logs: Whether to show the job's output while waiting. TensorFlow's start-up lines are hidden, and a line
                 that several ranks print is shown once. The SageMaker SDK's values are also accepted: ``"Training"``
                 means True, and ``"None"`` means False. ``"All"`` means True and also sets ``all``.
@@ -303,8 +304,8 @@ class EstimatorBase:
         Args:
             inputs: The input channels, as for :meth:`fit`.
             job_name: The job's name, as for :meth:`fit`.
-            check: Whether to run the checks with which :meth:`fit` begins. Some of them ask servers, such as S3 or the
-                container engine. If a check fails, the plan's first warning has the reason.
+            check: Whether to run the checks with which :meth:`fit` begins. Some checks send requests to servers,
+                such as S3 or the container engine. If a check fails, the plan's first warning has the reason.
 
         Returns:
             The plan: the processes of every host, with their commands and environment. ``print()`` shows the plan as

@@ -1,4 +1,4 @@
-"""Select the log lines that people see.
+"""Decide which log lines of a job are shown to the user.
 
 TensorFlow's start-up lines are hidden. A line that several ranks print at about the same time is shown once, with the
 number of ranks. This is called folding. The log files still contain every line.

@@ -1,4 +1,7 @@
-"""Count interrupts, such as Ctrl-C, instead of raising KeyboardInterrupt at an arbitrary point of the program."""
+"""Count interrupts, such as Ctrl-C, while this process waits for a job.
+
+By default, Python would raise KeyboardInterrupt at an arbitrary point of the program.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ def ask_to_end() -> None:
     """Interrupt the waiting for a job as the first Ctrl-C does. Handlers of signals such as SIGTERM call this function.
 
     The function does not send SIGINT to this process, because shells start background processes with SIGINT ignored.
-    Only the first call counts, because closing a terminal or terminating a process group often sends two signals.
+    After the first interrupt, a call has no effect, because closing a terminal or terminating a process group often
+    sends two signals.
 
     Raises:
         KeyboardInterrupt: this process is not waiting for a job.

@@ -30,7 +30,7 @@ _NEAR_SECONDS, _FAR_SECONDS = 5.0, 60.0
 
 
 def stop_message(grace: float | None, reason: str) -> dict[str, Any]:
-    """Return the message that stops the job.
+    """Return the request ``stop``, which makes the supervisor stop the job.
 
     Args:
         grace: The time that the script has to save its state, in seconds. With None, the job's ``stop_grace`` applies.

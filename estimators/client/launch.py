@@ -98,8 +98,7 @@ def launch(
         env: The supervisor's environment. The default is the environment of this process.
 
     Returns:
-        The job, whose supervisor process has been started. Whether the supervisor succeeds in starting the hosts is
-        known only later.
+        The job. Its supervisor process has been started, but the hosts have not, and may still fail to start.
 
     Raises:
         ConfigurationError: the name is not allowed, or the source cannot be copied.
@@ -128,7 +127,7 @@ def _started(
 ) -> StartedJob:
     """Start a supervisor for a new or resumed job whose record has been written.
 
-    If ``attached``, the job is stopped when this process ends.
+    With ``attached=True``, the job is stopped when this process ends.
     """
     if not attached:
         return StartedJob(record, None, start(record, env, resumed=resumed))
@@ -206,13 +205,13 @@ def resume(record: JobRecord, *, attached: bool = True) -> StartedJob:
 
 
 def _take_over(record: JobRecord) -> None:
-    """Acquire the lock of a job that has ended.
+    """Acquire the lock of an ended job's record. If the job's supervisor still holds the lock, end the supervisor.
 
-    The job's supervisor holds the lock while it collects the provenance, which describes the origin of the job.
-    Terminate such a supervisor.
+    After the job's end, the supervisor holds the lock while it collects the provenance, which describes the origin of
+    the job.
 
     Raises:
-        ConfigurationError: another process is resuming the job.
+        ConfigurationError: another process is resuming the job, or the job cannot be resumed.
     """
     until = time.monotonic() + _LINGERING
     while not record.lock():
@@ -238,9 +237,9 @@ def _dismiss(record: JobRecord, status: Mapping[str, Any]) -> None:
 
 
 def hand_over(record: JobRecord, spec: TrainingJobSpec, options: JobOptions) -> None:
-    """Store the results of the backend's check of a job in the job's record.
+    """Write what the backend's check of a job has found to the job's record.
 
-    The supervisor reads the results from the record, and need not determine them a second time. If the backend has no
+    The supervisor reads these results from the record, and need not determine them a second time. If the backend has no
     results, remove earlier results from the record.
     """
     found = backends.load(options.backend).found(spec)
@@ -278,7 +277,7 @@ def _resumed(stored: dict[str, Any], now: float, last_sign: float) -> dict[str, 
 
 
 def await_leftovers(record: JobRecord) -> None:
-    """Wait until the processes that a job's earlier supervisor started have exited by themselves.
+    """Wait until no process of a job's earlier supervisor is running. The processes exit by themselves.
 
     Raises:
         BackendError: the processes do not exit in time.
@@ -296,9 +295,10 @@ def await_leftovers(record: JobRecord) -> None:
 def _leftovers(path: Path) -> list[int]:
     """Return the PIDs of processes that a job's earlier supervisor started and that still run.
 
-    These are the hosts' toolkits, ranks and agents, and the process that removes hosts. Each process is found by the
-    record's folder in its environment or command. Ranks that are forked from an importer, which imports modules once
-    for all ranks, have the importer's environment. Such ranks are found by their working directory.
+    These are the ranks, the hosts' toolkits (which start the ranks), the hosts' agents (which prepare the data), and
+    the process that removes hosts. Each process is found by the record's folder in its environment or command. Ranks
+    that are forked from an importer, which imports modules once for all ranks, have the importer's environment. Such
+    ranks are found by their working directory.
     """
     ours = f"{variables.BASE_DIR}={path}/".encode()
     name = str(path).encode() + b"\0"
@@ -362,9 +362,9 @@ def start(
         record: The record. The supervisor takes over the record's lock.
         env: The supervisor's environment, which the job's hosts inherit. The default is the environment of this
             process.
-        tied: If a process waits for the job, the supervisor's end of a socket connection between the supervisor and the
-            waiting process, and the PID of the waiting process. The supervisor stops the job when the waiting process
-            ends. None if no process waits.
+        tied: A pair if a process waits for the job: the supervisor's end of a socket connection to the waiting process,
+            and the PID of the waiting process. The supervisor stops the job when the waiting process ends. None if no
+            process waits.
         resumed: Whether the job continues after earlier attempts.
 
     Raises:

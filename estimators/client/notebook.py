@@ -68,7 +68,7 @@ def keep(settings: Settings) -> Settings:
 class Pane(io.TextIOBase):
     """The pane in a notebook's cell that shows one job while a call of ``fit()`` or ``wait()`` waits.
 
-    The text that is written to the pane appears in its section that can be folded.
+    Text that is written to the pane appears in the section with the logs, which the user can fold.
 
     Args:
         job: The job.

@@ -96,7 +96,7 @@ class NotifyCallback(Callback):
         self._watches: dict[str, _Watch] = {}
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Restart the time until the job counts as stalled.
+        """Restart the time after which the job counts as stalled. Reports of used resources do not restart the time.
 
         If the event reports that a metric is not a number, send a notification.
         """
@@ -218,8 +218,10 @@ class Losses:
         self._above: dict[tuple[str, int | None], int] = {}
 
     def diverge(self, metric: Metric, factor: float) -> bool:
-        """Add a value of a loss. Return whether the last three values of this loss are above ``factor`` times its
-        lowest value. Values that are not above 0 are ignored.
+        """Add a value of a loss, and return whether this loss has diverged.
+
+        A loss has diverged if its last three values are above ``factor`` times its lowest value so far. Values of 0 or
+        less are ignored.
         """
         if metric.value <= 0:
             return False

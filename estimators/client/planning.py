@@ -1,8 +1,9 @@
 """Plan a job without starting it: the entry point, the processes and the environment of every host.
 
-:func:`plan_cluster` uses the same code as the backends and the hosts' toolkits (:mod:`estimators.backends.config`,
-:mod:`container.launchers`), so that the plan shows exactly what will run. The plan lacks only the values that are
-created when the job runs: ports, a private folder, and the token of the control connection.
+:func:`plan_cluster` uses the same code as the backends (:mod:`estimators.backends.config`) and as the toolkits, which
+start the processes on the hosts (:mod:`container.launchers`). Therefore the plan shows exactly what will run. The plan
+lacks only the values that are created when the job runs: ports, a private folder, and the token of the control
+connection.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ from estimators.records.record import jobs_folder
 
 
 def replaced_variables(spec: TrainingJobSpec, options: JobOptions) -> list[str]:
-    """Return the names of the job's environment variables that have no effect, because fleetfit, like
-    SageMaker's toolkit, sets these variables for every script.
+    """Return the names of the job's environment variables whose values have no effect.
+
+    fleetfit, like SageMaker's toolkit, sets these variables to other values for every script.
     """
     if not any(name.startswith(("SM_", "SAGEMAKER_", "CURRENT_HOST")) for name in spec.environment):
         return []
@@ -40,7 +42,7 @@ def replaced_variables(spec: TrainingJobSpec, options: JobOptions) -> list[str]:
 def _first_host(
     spec: TrainingJobSpec, options: JobOptions, home: str | Path | None = None
 ) -> tuple[ClusterPlacement, Environment]:
-    """Return where the job would run, and the job as its first host would see it."""
+    """Return the placement of the job's hosts, and the :class:`Environment` that the job's first host would have."""
     place = backends.load(options.backend).placement(spec, options, jobs_folder(home) / spec.name)
     host = spec.hosts[0]
     config = host_config(spec, host, place.facts)

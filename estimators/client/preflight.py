@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 #: Resident memory of a process that has imported TensorFlow 2.21 and built a small model, in bytes. Models need more.
 PROCESS_BYTES = 600_000_000
-#: Minimum memory of a host's toolkit, and of each process with its wrapper, in bytes, if the script imports nothing.
-#: Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
+#: Minimum memory in bytes of a host's toolkit, which starts the processes, and of each process with its wrapper, if the
+#: script imports nothing. Measured by /proc/PID/smaps_rollup (Pss) with 40 hosts on one machine, Python 3.11.
 HOST_BYTES, SCRIPT_BYTES = 12_000_000, 8_000_000
 #: Number of open files that the supervisor needs for each host, and minimum number of processes of each host and of
 #: each rank.

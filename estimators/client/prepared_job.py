@@ -77,7 +77,7 @@ class Draft:
         tuned: Mapping[str, Sequence[Any]] = types.MappingProxyType({}),
         source: Source | None = None,
     ) -> Draft:
-        """Build a job.
+        """Build a job from an estimator's settings.
 
         Args:
             settings: The estimator's settings.
@@ -217,7 +217,7 @@ class Draft:
         return self._plan
 
     def checked_plan(self) -> ClusterPlan:
-        """Return the plan. Its first warning is the reason for which :meth:`check` refuses the job, if there is one."""
+        """Return the plan. If :meth:`check` refuses the job, the first warning of the plan gives the reason."""
         plan = self.plan()
         if self.problems:
             return plan  # the plan's warnings already contain the reasons

@@ -285,8 +285,9 @@ class JobProgress:
         return max(0.0, (self.total - last) * each_s - (now - last_s))
 
     def parts(self, now: float) -> list[str]:
-        """Return short texts that describe the progress, such as ``training``, ``epoch 3 of 10`` and ``loss 0.3``, the
-        most important text first.
+        """Return short texts that describe the progress, such as ``training``, ``epoch 3 of 10`` and ``loss 0.3``.
+
+        The most important text is first.
 
         Args:
             now: The current time, in seconds since the epoch.

@@ -218,8 +218,8 @@ def default_model_dir(settings: Settings, name: str | None) -> str | None:
 def output_path(settings: Settings) -> str:
     """Return the URI of the folder for the outputs.
 
-    If ``output_path`` is not set, the outputs are in the folder of the job records. On SageMaker, they are in the
-    default bucket of the SageMaker SDK.
+    If ``output_path`` is not set, the result is the folder of the job records. For a job on SageMaker, the result is
+    then the default bucket of the SageMaker SDK.
     """
     if settings.output_path is not None:
         return _location(settings.output_path)

@@ -52,7 +52,7 @@ class Hosts(Protocol):
 
 
 class _Resizing(Callback):
-    """Base class of the callbacks that change the number of hosts.
+    """The base class of the callbacks that change the number of hosts.
 
     Args:
         hosts: The object to resize instead of the job, such as a cluster on whose nodes the hosts run.
@@ -79,7 +79,7 @@ class _Resizing(Callback):
         self._reset()
 
     def on_event(self, job: TrainingJob, event: Event) -> None:
-        """Check that the job can be resized, at the job's first event and not later at the first change.
+        """Check that the job can be resized. The check is made once, at the job's first event.
 
         Raises:
             ConfigurationError: the job is not elastic, or cannot have one of the sizes.

@@ -210,8 +210,8 @@ class Source:
 
         Args:
             pattern: The pattern.
-            packed: The result if the source contains an archive, such as a wheel. The content of archives is not
-                searched.
+            packed: Whether to return True if the source contains an archive, such as a wheel. The content of archives
+                is not searched.
         """
         for entry in self.listing.entries:
             if entry.content is not None and entry.name == self.program:
@@ -423,7 +423,7 @@ def _folder(source_dir: str) -> Path:
 
 
 def _alone(entry: str) -> tuple[str, tuple[str, Path]]:
-    """Return the program and the root (see :class:`Source`) if no source folder is given.
+    """Return the program and the root (see :class:`Source`) for an entry point without a source folder.
 
     Only the entry point is copied.
     """
@@ -624,8 +624,9 @@ def _walk(
 
 
 def _holds_records(folder: str) -> bool:
-    """Return whether a folder has the records of a fleetfit home's jobs. If the folder were copied, the record of each
-    job would contain the records of all earlier jobs.
+    """Return whether a folder contains the records of a fleetfit home's jobs.
+
+    If such a folder were copied, the record of each job would contain the records of all earlier jobs.
     """
     records = (JobRecord(Path(folder) / name) for name in job_names(Path(folder).parent))
     with contextlib.suppress(OSError):
@@ -650,7 +651,10 @@ def _file(path: str, name: str, status: os.stat_result) -> SnapshotEntry:
 
 
 def _inner_link(path: str, root: str) -> str | None:
-    """Return the relative target of a link whose target exists inside ``root``, or None for any other link."""
+    """Return the relative target of a link whose target exists inside ``root``, or None for any other link.
+
+    Targets in folders that are never copied (:data:`SKIPPED`) do not count as inside.
+    """
     target = os.path.realpath(path)
     if not os.path.exists(target) or not target.startswith(root.rstrip("/") + "/"):
         return None

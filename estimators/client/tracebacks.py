@@ -1,7 +1,7 @@
 """Hold back tracebacks in a job's output.
 
-If a traceback made the job fail, ``fit()`` shows it in the error that it raises, so that it must not also be printed
-with the logs.
+When an exception makes the job fail, ``fit()`` shows the traceback of this exception in its own error. The traceback
+must not also be printed with the logs.
 """
 
 from __future__ import annotations

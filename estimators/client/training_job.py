@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     import pandas
 
 
-#: Interval for polling a job that is not tied to this process, in seconds.
+#: Interval for polling a job, in seconds.
 _POLL_SECONDS = 0.1
 #: Maximum time that ``stop(wait=True)`` waits for the end of a job on SageMaker, in seconds. The script has two
 #: minutes. Then SageMaker uploads the outputs and releases the instances.
@@ -160,7 +160,7 @@ class TrainingJob:
 
     @property
     def warnings(self) -> list[str]:
-        """Return the warnings from before and after the start of the job."""
+        """Return the warnings about the job, including the warnings from before its start."""
         return list(self._status().get(statuses.OWN, {}).get("warnings") or [])
 
     @property
@@ -240,9 +240,7 @@ class TrainingJob:
         return saving.result_of(self.record)
 
     def value(self) -> Any:
-        """Wait until a job whose entry point is a function has ended.
-
-        Return the value that the function returned on rank 0.
+        """Wait until the job has ended, and return the value that the job's function returned on rank 0.
 
         If the value is a path in the job's model or output folder, the result is the path of a local copy.
 
@@ -420,9 +418,9 @@ class TrainingJob:
     # --- stopping ---
 
     def stop(self, wait: bool = False, *, grace: float | None = None) -> None:
-        """Stop the job. The script receives SIGTERM, and has time to save its state.
+        """Request that the job stops. The script receives SIGTERM, and has time to save its state.
 
-        Do nothing if the job has already ended.
+        With ``wait=True``, also wait until the job has ended. If the job has already ended, do nothing.
 
         Args:
             wait: Whether to wait until the job has ended.
@@ -509,9 +507,9 @@ class TrainingJob:
         return [str(name) for name in self._ask({"op": "add_hosts", "count": count})["hosts"]]
 
     def remove_host(self, name: str) -> None:
-        """Remove a host from an elastic job.
+        """Request that a host leaves an elastic job.
 
-        The other hosts continue without the removed host as soon as they notice the change.
+        The other hosts continue without this host as soon as they notice the change.
 
         Args:
             name: The host's name, such as ``algo-2``.

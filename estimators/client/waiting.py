@@ -1,4 +1,8 @@
-"""Wait for a job: show the logs and the progress, handle interrupts, and kill a supervisor that does not respond."""
+"""Wait for a job: show the logs and the progress, handle interrupts, and kill a supervisor that does not respond.
+
+A job is tied to this process if the job must not continue without this process. A job on SageMaker, for example, is not
+tied.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +34,7 @@ if TYPE_CHECKING:
 
 #: Interval for polling a job that is not tied to this process, in seconds.
 _POLL_SECONDS = 0.1
-#: Interval for polling a tied job, in seconds. The supervisor of a tied job reports news by messages, so that polling
+#: Interval for polling a tied job, in seconds. The supervisor of a tied job sends a message when there is news. Polling
 #: is needed only if a message is lost.
 _TIED_POLL_SECONDS = 1.0
 #: Interval at which the status line of a terminal is updated, in seconds.
@@ -147,7 +151,7 @@ class JobDisplay:
                 self._printer.status("")
 
     def close(self) -> None:
-        """Print the lines that the printer still holds back. The caller calls this method after the waiting."""
+        """Print the lines that the printer still holds back. The caller calls this method when it no longer waits."""
         if self._printer is not None:
             with contextlib.suppress(BrokenPipeError), self._going_on():
                 self._printer.finish()
@@ -347,7 +351,10 @@ class Wait:
             return True
 
     def _end_callbacks(self) -> None:
-        """Call ``on_end`` of the callbacks, once."""
+        """Pass the last events to the callbacks, and call ``on_end`` of each callback.
+
+        If a callback raises an exception, :meth:`run` raises it later.
+        """
         try:
             self._feed.end()
         except KeyboardInterrupt:
@@ -360,7 +367,7 @@ class Wait:
             self._failed = error
 
     def _ping(self) -> None:
-        """Check that the supervisor responds, because the job has had no new output for a while.
+        """Check that the supervisor responds. The caller does this if the job has had no new output for a while.
 
         If the supervisor has not responded to three pings in a row and the job is tied to this process, kill the
         supervisor.
@@ -420,7 +427,7 @@ class Wait:
             self._kill_at = time.monotonic() + ENDING_SECONDS
 
     def _kill(self) -> None:
-        """Kill a supervisor that did not stop the job in time, and close the connection to the supervisor."""
+        """Kill the supervisor if this process started it, and close the connection to the supervisor."""
         self._kill_at = None
         job = self._job
         if job._process is not None and job._process.poll() is None:

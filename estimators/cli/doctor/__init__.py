@@ -1,7 +1,7 @@
-"""Reports installed software, missing parts of strategies and backends, and remedies (command ``fleetfit doctor``).
+"""Report installed software, missing parts of strategies and backends, and remedies (command ``fleetfit doctor``).
 
 The command is quick because it imports no packages and starts hardly any process. Versions are read from the metadata
-of the installed packages. Only with ``deep``, TensorFlow, Horovod and mpirun are run, each in a separate process.
+of the installed packages. Only with ``deep``, new processes import Horovod with its frameworks, and run mpirun.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def diagnose(
 
     Args:
         python: The interpreter. Programs are first searched in the interpreter's folder.
-        deep: Whether to also import TensorFlow and Horovod in separate processes, and to start two ranks with mpirun.
-            These checks take some seconds.
+        deep: Whether to also import Horovod and each of its frameworks in new processes, and to start two ranks with
+            mpirun. These checks take some seconds.
         hosts: Whether to also log in to the machines that jobs reach by ssh, and to check whether these machines reach
             each other.
         environment: The environment variables. PATH and the variables for visible devices are used.

@@ -1,4 +1,4 @@
-"""Contains the findings of ``fleetfit doctor`` with their remedies, and formats the findings as text."""
+"""Define the findings of ``fleetfit doctor`` and their remedies, and format the findings as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Verdict(enum.Enum):
 
 @dataclass(frozen=True)
 class ReportLine:
-    """One line of the report.
+    """One line of the report of ``fleetfit doctor``.
 
     Attributes:
         name: The subject, such as a package.
@@ -44,7 +44,7 @@ class ReportLine:
 
     @classmethod
     def info(cls, name: str, text: str, remedy: str | None = None) -> ReportLine:
-        """Return a line that informs the user. It reports no problem."""
+        """Return a line that informs the user and reports no problem."""
         return cls(name, Verdict.INFO, text, remedy)
 
     @classmethod
@@ -69,7 +69,7 @@ class ReportLine:
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorReport:
-    """The complete report.
+    """The complete report of ``fleetfit doctor``.
 
     Attributes:
         software: The installed software.
@@ -87,7 +87,10 @@ class DoctorReport:
 
     @property
     def healthy(self) -> bool:
-        """Return whether every strategy and every backend of this version has the required software."""
+        """Return whether every strategy and every backend has the required software.
+
+        Strategies and backends that are not needed (``Verdict.ABSENT``) do not count.
+        """
         return not any(finding.state is Verdict.MISSING for finding in (*self.strategies, *self.backends))
 
     def to_dict(self) -> dict[str, Any]:
@@ -108,7 +111,7 @@ class DoctorReport:
 
         Args:
             colour: Whether to colour the marks.
-            columns: The width at which sentences are wrapped, in columns. None to wrap no sentence.
+            columns: The width at which sentences are wrapped, in columns. With None, sentences are not wrapped.
         """
         lines: list[str] = []
         width = max(len(finding.name) for _, findings in self._sections() for finding in findings)

@@ -1,4 +1,7 @@
-"""Reads the versions of installed packages from their metadata, and checks their compatibility. Imports no package."""
+"""Read the versions of installed packages from their metadata, and check whether the versions fit together.
+
+The packages are not imported.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +50,7 @@ def fleetfit(found: Mapping[str, str]) -> ReportLine:
 
 
 def tensorflow(found: Mapping[str, str]) -> ReportLine:
-    """Report whether TensorFlow is installed, and whether the installed version is tested.
+    """Report whether TensorFlow is installed, and whether fleetfit is tested with the installed version.
 
     Two installed distributions of TensorFlow are reported as a problem, because both distributions write the same
     files.
@@ -82,7 +85,7 @@ def torch(found: Mapping[str, str]) -> ReportLine:
 
 
 def keras(found: Mapping[str, str], environment: Mapping[str, str]) -> ReportLine:
-    """Report tf_keras and Keras 3, and whether the version of tf_keras matches the version of TensorFlow."""
+    """Report the versions of tf_keras and Keras 3, and whether tf_keras matches the version of TensorFlow."""
     tensorflow = found.get("tensorflow") or found.get("tensorflow-cpu")
     legacy, three = found.get("tf-keras"), found.get("keras")
     text = ", ".join(f"{name} {version}" for name, version in (("tf_keras", legacy), ("Keras", three)) if version)
@@ -148,7 +151,7 @@ def horovod_frameworks(found: Mapping[str, str], folders: Iterable[str]) -> list
 
 
 def horovod(found: Mapping[str, str], folders: Sequence[str], mpirun: Path | None) -> ReportLine:
-    """Report Horovod's version and frameworks, and whether Horovod was built with the MPI library of this mpirun.
+    """Report Horovod's version and frameworks, and whether Horovod was built with the MPI library of the given mpirun.
 
     Args:
         found: A mapping from installed packages to their versions.
@@ -213,7 +216,7 @@ def _mpi_of(library: Path) -> tuple[str | None, Path | None]:
 
 
 def _library_of(program: Path, name: str) -> Path | None:
-    """Return the path of the ``libmpi`` in the installation of a program, or None if the file does not exist."""
+    """Return the path of a library in the installation of a program such as mpirun, or None if the file is missing."""
     prefix = program.resolve().parent.parent
     for folder in ("lib", "lib64", f"lib/{os.uname().machine}-linux-gnu"):
         if (prefix / folder / name).exists():

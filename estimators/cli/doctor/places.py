@@ -1,4 +1,4 @@
-"""Reports the resources of the machine, and the missing software of each strategy and backend."""
+"""Report the resources of the machine, and the missing software of each strategy and backend."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Runs Horovod and mpirun in new processes, to find errors that the metadata of packages does not show.
+"""Run Horovod and mpirun in new processes, to find errors that the metadata of packages does not show.
 
 Horovod is run once with each framework.
 """

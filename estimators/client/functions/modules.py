@@ -1,4 +1,4 @@
-"""Find the modules of the user's project that a function needs, because they must be copied to the hosts.
+"""Find the modules of the user's project that a function needs. These modules are copied to the hosts.
 
 A module belongs to the project unless its file is in the standard library or in a folder ``site-packages``. The modules
 in these two places are not copied, because they are installed on the hosts.
@@ -24,8 +24,9 @@ _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 def travels(function: Callable[..., Any]) -> bool:
-    """Return whether a function must be packed with its code, because no module contains the function under its name.
+    """Return whether a function must be packed with its code, because the hosts cannot import it by its name.
 
+    This is true for functions of ``__main__``, and for functions that their module does not contain under their name.
     Any other function is packed as two names: the name of its module and the name of the function.
     """
     module = sys.modules.get(function.__module__ or "")
@@ -117,7 +118,7 @@ def _imported_by_file(file: Path, _mtime_ns: int, _size: int) -> frozenset[str]:
 def _statements(body: Iterable[ast.AST]) -> Iterator[ast.AST]:
     """Yield statements and their nested statements.
 
-    Unlike :func:`ast.walk`, this function skips expressions. It is faster, because most nodes are expressions.
+    Unlike :func:`ast.walk`, this function skips expressions. This saves time, because most nodes are expressions.
     """
     for node in body:
         yield node

@@ -1,9 +1,9 @@
 """Pack a function into files that are copied to the hosts of a job.
 
-cloudpickle packs the function, together with the definitions of the notebook or script that it uses. Modules of the
+cloudpickle packs the function, together with the definitions that it uses from the notebook or script. Modules of the
 project, which are in the user's folders or in editable installs, are copied into the job's code as files. Therefore an
 ``import`` in the function's body also finds these modules. All other modules must be installed on the hosts. The source
-text is also packed, so that tracebacks can show it.
+text is also packed. Tracebacks on the hosts show lines of this text.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from container.contract.names import shown, unknown
 from estimators.client.functions import modules, runner
 from estimators.job.errors import ConfigurationError, UnsupportedError
 
-#: Minimum size in bytes of a value that the error names if the values of a function are too large.
+#: If the values that a function uses are too large, the error names each value of at least this size, in bytes.
 _NAMED = 100_000
 #: Maximum depth of the search in a nested value for the item that cannot be pickled.
 _DEPTH = 4
@@ -56,7 +56,7 @@ Function = Callable[..., Any]
 #: The type of functions that ``functools.lru_cache`` or ``functools.cache`` has decorated.
 _CachedFunction = type(functools.cache(lambda: None))
 
-#: The beginnings of the names of the instructions for operators.
+#: Prefixes of the names of bytecode instructions that apply operators.
 _OPERATORS = ("BINARY_", "COMPARE_", "CONTAINS_", "INPLACE_", "IS_", "UNARY_")
 
 #: The annotations of parameters that fleetfit reads.
@@ -160,14 +160,14 @@ def pack(
     added: Collection[str] = (),
     limit: int,
 ) -> Packed:
-    """Pack a function.
+    """Pack a function into the files and modules that a job needs to run the function.
 
     Args:
         function: A function, a method of an object, or a ``functools.partial`` of a function or method.
         hyperparameters: The job's hyperparameters. Each hyperparameter must be a parameter of the function.
         channels: The names of the job's channels.
         later: The hyperparameters whose values a tuning job will add, with examples of the values.
-        added: The names of hyperparameters that the estimator adds. The function may leave them out.
+        added: The names of hyperparameters that the estimator adds. The function need not have parameters for them.
         limit: The maximum size of the packed function, including the values that it uses, in bytes.
 
     Raises:
@@ -264,7 +264,7 @@ def describe(
 ) -> dict[str, Any]:
     """Return a JSON-serialisable description of a function.
 
-    The program on the host reads it before it unpacks the function.
+    The program on the host reads the description before the program unpacks the function.
 
     Args:
         function: The function.
@@ -531,7 +531,7 @@ def _outermost(codes: Iterable[types.CodeType]) -> Iterator[types.CodeType]:
 
 
 def _module_of(value: Any) -> str:
-    """Return the name of the module that is imported when a value is unpickled. Return an empty text if unknown."""
+    """Return the name of the module that unpickling a value imports, or ``""`` if the name is unknown."""
     if isinstance(value, types.ModuleType):
         name = value.__name__
     else:
@@ -562,7 +562,7 @@ def _source_lines(code: types.CodeType) -> tuple[list[str], int]:
     """Return the lines of a code object's source, and the number of the first line.
 
     Raises:
-        OSError: the source is unknown. It is also unknown if its file has been changed since Python has read the file.
+        OSError: the source is unknown, or the source file has been changed since Python read the file.
     """
     lines, _ = inspect.findsource(code)
     found = _codes_of("".join(lines), code.co_flags & __future__.annotations.compiler_flag)
@@ -578,7 +578,7 @@ def _codes_of(text: str, flags: int = 0) -> list[types.CodeType]:
 
     Args:
         text: The text of the program.
-        flags: The future features of other notebook cells, with which the program is compiled.
+        flags: The compiler flags of the ``__future__`` features that other cells of the notebook have imported.
     """
     flags |= ast.PyCF_ALLOW_TOP_LEVEL_AWAIT  # in notebook cells
     try:

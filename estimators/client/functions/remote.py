@@ -69,7 +69,7 @@ _starting = threading.Lock()
 
 
 def remote(function: packing.Function | None = None, /, **arguments: Any) -> packing.Function:
-    """Decorate a function, so that each call of the function runs it as a training job.
+    """Decorate a function. Each call of the decorated function runs the function as a training job.
 
     ::
 
@@ -134,7 +134,7 @@ class RemoteFunction:
             raise raised from raised.__cause__
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        """Bind the function to an object, so that ``@remote`` can also decorate a method."""
+        """Bind a decorated method to an object, as Python does for methods. Without an object, return this function."""
         if instance is None:
             return self
         return RemoteFunction(types.MethodType(self.wrapped_func, instance), self._settings)

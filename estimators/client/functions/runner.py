@@ -1,4 +1,4 @@
-"""Run the function of a job. This program is the entry point of a job that runs a function, and runs in each process.
+"""Run the user's function in each process of a job. This program is the entry point of a job that runs a function.
 
 The module :mod:`estimators.client.functions.packing` copies this file to the top of the job's code. Beside the copy, it
 creates a folder with the packed function and the files of cloudpickle. Therefore the program needs no installed

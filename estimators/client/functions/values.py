@@ -145,7 +145,7 @@ def _is_path(value: Any) -> bool:
 
 
 def exception_of(record: JobRecord, failure: Failure | None) -> BaseException | None:
-    """Return the exception in a job's function that made the job fail, or None if the exception is unknown.
+    """Return the exception of the user's function that made a job fail, or None if the exception is unknown.
 
     The exception's cause shows the traceback on the host.
 
@@ -203,7 +203,9 @@ def debugged_value(record: JobRecord) -> Any:
 
 
 def debugged_exception(record: JobRecord) -> BaseException | None:
-    """Return the exception of a function that ran in the foreground, or None if the function raised no exception.
+    """Return the exception of a function that ran in the foreground.
+
+    Return None if the function raised no exception, or if the exception cannot be unpickled.
 
     The traceback has already been printed in the terminal.
     """

@@ -91,7 +91,7 @@ def make_paths_absolute(document: Document) -> None:
 
 
 def places_of_paths(values: dict[str, Any]) -> Iterator[tuple[Any, Any]]:
-    """Yield where the arguments of a job file contain paths, so that the caller can replace the paths.
+    """Yield the place of each path in the arguments of a job file. The caller can replace the path in this place.
 
     The entry point is omitted.
 
@@ -213,8 +213,8 @@ def _channel(document: Document, name: str, value: Any) -> Any:
     return kind(**given)
 
 
-#: For a channel that is a mapping and not a path: the class of the channel -> the keys, which are the arguments of the
-#: class.
+#: Class of a channel -> the keys of a mapping that describes such a channel in a job file. The keys are the names of
+#: the class's arguments.
 CHANNEL_OPTIONS = {
     kind.__name__: tuple(name for name in inspect.signature(kind).parameters if name != "target_attribute_name")
     for kind in (TrainingInput, FileSystemInput)

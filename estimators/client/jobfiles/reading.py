@@ -133,7 +133,7 @@ class Document:
 
 
 def _mentions(text: str, path: Keys, value: Any) -> tuple[bool, bool, int, int]:
-    """Return a sort key for values. The value with the greatest key is the most probable cause of an error message.
+    """Return a sort key for a value. The value with the greatest key is the most probable cause of an error message.
 
     Returns:
         Whether the message contains the value's name, whether it contains the value, the depth of the value in the

@@ -29,7 +29,7 @@ _INPUT_MODES = ("File", "Pipe", "FastFile")
 
 
 def schema() -> dict[str, Any]:
-    """Return the schema of job files in draft 7 of JSON Schema, because editors support this draft."""
+    """Return the schema of job files. The schema follows draft 7 of JSON Schema, which editors support."""
     properties = {name: _described(name, _argument(name)) for name in argument_names()}
     properties["framework"] = {"enum": list(FRAMEWORKS), "description": "the framework of the script"}
     properties["inputs"] = {

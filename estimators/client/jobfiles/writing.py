@@ -164,7 +164,7 @@ def _relative_to(folder: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 def _moved(folder: Path, location: Any) -> Any:
     """Return a path relative to the folder of the job file.
 
-    Return an absolute path outside of this folder unchanged.
+    URIs, paths that begin with ``~``, and absolute paths outside of this folder are returned unchanged.
     """
     if not isinstance(location, str) or "://" in location or location.startswith("~"):
         return location
@@ -225,7 +225,7 @@ def of_settings(settings: Settings) -> dict[str, Any]:
         default = field.default_factory() if callable(field.default_factory) else field.default
         if field.name in names and value != default and field.name != "model_dir":
             values[field.name] = _plain(value)
-    # Without a value in the job file, no --model_dir is passed, so write every other value.
+    # A job file without model_dir means model_dir=False, so only other values are written.
     if settings.model_dir is not False:
         values["model_dir"] = settings.model_dir
     return values

@@ -27,7 +27,7 @@ _HOPELESS, _HOPELESS_FOR_A_HOST = 1000, 100
 
 
 def run(job: SimulatedJob, market: SpotMarket, limits: Limits, limit_s: float) -> RunOutcome:
-    """Simulate one run.
+    """Simulate one run of an elastic job.
 
     Args:
         job: The job.

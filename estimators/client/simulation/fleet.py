@@ -170,8 +170,9 @@ def recommend(  # the overloads declare the type of the result
         calibration: The measurements of ``fleetfit calibrate``. The default is the stored calibration for the instance
             type.
         spot: Whether hosts may be interrupted. With True, a :class:`FleetRecommendation` is returned.
-        deadline: The maximum duration in seconds. At least 95 % of the runs must keep both limits.
-        budget: The maximum cost in US dollars. At least 95 % of the runs must keep both limits.
+        deadline: The maximum duration in seconds. At least 95 % of the simulated runs must keep the deadline and the
+            budget.
+        budget: The maximum cost in US dollars.
         market: The spot market, which determines when hosts are interrupted.
         prices: The prices ``(spot, on demand)`` in US dollars per host and hour. The on-demand price may be None if
             the price of the instance type is known.

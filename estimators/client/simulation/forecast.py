@@ -1,4 +1,4 @@
-"""Predict the duration and the cost of a job on spot hosts, which a market may interrupt, by simulating many runs."""
+"""Predict a job's duration and cost on spot hosts: simulate many runs in which a market interrupts hosts."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ from estimators.supervisor.elastic.policy import Limits
 
 _HOUR = 3600.0
 _MOST_DOLLARS = 1_000_000_000
-#: Minimum and maximum of the time that ``commit_every="auto"`` chooses, in seconds, and its value if no host is ever
-#: interrupted.
+#: Minimum and maximum of the time between commits that ``commit_every="auto"`` chooses, and the time that it chooses if
+#: no host is ever interrupted, in seconds.
 _AUTO_S = (1.0, 3600.0)
 _QUIET_S = 600.0
 #: A run is aborted after one day plus this many times the training time without interruptions.
@@ -135,6 +135,8 @@ class Forecast:
     def lost_to(self) -> dict[str, float]:
         """Return what the time of an average run was spent on, as fractions that add up to 1.
 
+        Only runs that completed are counted. If no run completed, all runs are counted.
+
         The keys are:
 
         - ``training``: the time that the training takes on all hosts without interruptions
@@ -234,9 +236,9 @@ def simulate(
     """Simulate a job on hosts that a spot market interrupts. No job is started.
 
     Only the clock and the hosts are simulated. For an elastic job, the supervisor's real code decides which hosts are
-    members. For any other job, it decides whether the job is started again. An interrupted host is replaced by a new
-    host after the market's ``return_after_s``. If an elastic job loses all workers, it starts again from the last
-    commit.
+    members. For any other job, the same code decides whether the job is started again. An interrupted host is replaced
+    by a new host after the market's ``return_after_s``. If an elastic job loses all workers, it starts again from the
+    last commit.
 
     Args:
         job: The result of a job whose speed was measured. Alternatively, a workload whose speed the cost model of
@@ -358,7 +360,8 @@ def _rates(
     """Return the training speeds with 1, 2, … hosts, in records per second.
 
     The cost model predicts the speeds. If the job is a result, the predictions are multiplied by a factor, so that they
-    agree with the measured speed.
+    agree with the measured speed. If the result lacks values that the cost model needs, the speed is assumed to be
+    proportional to the number of workers.
     """
     counts = range(per_host, most * per_host + 1, per_host)
     if gbps is not None:

@@ -13,7 +13,7 @@ from estimators.job.spot_market import Interruption, SpotMarket
 
 
 def run(job: SimulatedJob, market: SpotMarket, policy: FailurePolicy, limit_s: float) -> RunOutcome:
-    """Simulate one run.
+    """Simulate one run of a job that restarts all its hosts after an interruption.
 
     Args:
         job: The job.

@@ -25,7 +25,8 @@ class Timings:
     The defaults were measured with ``python -m benchmarks elastic``, with hosts that are processes of one machine.
 
     Attributes:
-        start_s: The time from the request for a host to the start of its toolkit. On EC2, this time is several minutes.
+        start_s: The time from the request for a host to the start of the host's toolkit, the program that starts the
+            workers. On EC2, this time is several minutes.
         import_s: The duration of a worker's imports.
         rendezvous_s: The time from the imports of the first workers until all workers train. With None, the value of
             ``resize_s`` is used.

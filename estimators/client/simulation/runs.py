@@ -1,8 +1,9 @@
 """Simulate many runs of a job, with a different seed for each run, on all cores of this machine.
 
-If there are many runs, helper processes simulate a part of them. A helper runs this module with ``python -m``. It reads
-a pickled :class:`Question` from standard input, and writes the pickled outcomes to standard output. Helpers are not
-forked from this process, because forking a process with threads, such as a notebook's kernel, is unsafe.
+If the runs are expected to take more than five seconds, helper processes simulate a part of them. A helper runs this
+module with ``python -m``. It reads a pickled :class:`Question` from standard input, and writes the pickled outcomes to
+standard output. Helpers are not forked from this process, because forking a process with threads, such as a notebook's
+kernel, is unsafe.
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ from estimators.job.failure_policy import FailurePolicy
 from estimators.job.spot_market import SpotMarket
 from estimators.supervisor.elastic.policy import Limits
 
-#: Minimum time that the remaining runs would take in one process for helpers to be started, in seconds. A helper takes
-#: half a second to start.
+#: Helpers are started only if the remaining runs would take more than this time in one process, in seconds. A helper
+#: takes half a second to start.
 _WORTH_S = 5.0
 #: The folder that contains fleetfit's packages. It is the working directory of helpers, because ``python -m`` searches
 #: the working directory first.

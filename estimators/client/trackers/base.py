@@ -131,6 +131,8 @@ class Tracker(Callback, abc.ABC):
     def open_study(self, name: str, run: str | None) -> str | None:
         """Create a run for a tuning job, under which the runs of its trials are placed, or open the existing run.
 
+        This method of the base class creates no run, and returns None.
+
         Args:
             name: The tuning job's name.
             run: The run's id if the run exists, or None.
@@ -141,7 +143,7 @@ class Tracker(Callback, abc.ABC):
         return None
 
     def close_study(self, run: str | None, status: str) -> None:
-        """Close the run of a tuning job.
+        """Close the run of a tuning job. This method of the base class does nothing.
 
         Args:
             run: The run's id.
