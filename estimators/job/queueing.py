@@ -38,7 +38,7 @@ class ComputeResources:
     memory_gb: float = 0.0
 
     def fits(self, free: ComputeResources) -> bool:
-        """Return whether the free resources are sufficient for these resources."""
+        """Return whether a job that needs these resources can run with the free resources."""
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
     def minus(self, others: Iterable[ComputeResources]) -> ComputeResources:

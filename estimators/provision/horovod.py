@@ -217,7 +217,7 @@ def install(
 
 
 def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
-    """Return the cached wheel that is most suitable for an installation, or None if the cache has no wheel for it.
+    """Return the cached wheel of Horovod that is most suitable for an installation. Return None if there is none.
 
     Args:
         installation: The environment.
@@ -389,7 +389,7 @@ def _has_spaces(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _without_spaces(installation: Installation) -> Iterator[Installation]:
-    """Yield the same installation at a path without spaces, which is a temporary folder of links if necessary."""
+    """Yield the installation. If its path has spaces, yield a temporary folder of links to it instead."""
     if not _has_spaces(installation.prefix):
         yield installation
         return

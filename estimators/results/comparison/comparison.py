@@ -214,8 +214,8 @@ class Comparison:
         """Return the single-process group with which a group's scaling is compared. Return None if there is no such
         group.
 
-        The returned group has the same instance type and the same model. If there are several such groups, a group with
-        the same strategy is preferred.
+        The returned group has a completed run, the same instance type and the same model. If there are several such
+        groups, a group with the same strategy is preferred.
         """
         mine = group.first
         singles = [
