@@ -143,7 +143,7 @@ def added() -> Mapping[str, Fleet]:
 
 
 def kinds() -> str:
-    """Return the names of the backends for help texts. A name that is a prefix is shown in the form ``ml.TYPE``."""
+    """Return the names of fleetfit's own backends for help texts. A prefix is shown in the form ``ml.TYPE``."""
     return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 

