@@ -263,7 +263,7 @@ class PreflightWarning(UserWarning):
 
 
 def _message(job: Any, failure: Failure, *, tail: bool) -> str:
-    """Return the exception's text without control characters, which the script's output may contain."""
+    """Return the exception's text. Control characters, such as those in the script's output, are removed."""
     from estimators.job.text import visible
 
     name = job if isinstance(job, str) else job.name

@@ -121,7 +121,7 @@ def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) ->
 
 
 def makes_room(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
-    """Return whether a running job must be interrupted, so that the next job in the queue can start.
+    """Return whether a running job must be interrupted to free resources for the next job in the queue.
 
     Only as many jobs as necessary are interrupted. Jobs of the lowest priority are interrupted first. Of jobs with
     equal priority, the job that entered the queue last is interrupted first. If interruptions cannot free enough

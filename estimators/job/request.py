@@ -371,7 +371,7 @@ class Tag(_Shape):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TrainingJobSpec(_Shape):
-    """A training job, which is a ``CreateTrainingJob`` request as a value.
+    """A ``CreateTrainingJob`` request as a value.
 
     The class does not check the values. :func:`estimators.job.validation.check_request` checks the finished request,
     because clients that do not use this class also send requests.

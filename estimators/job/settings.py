@@ -211,8 +211,8 @@ class Settings:
 
     @property
     def detached(self) -> bool:
-        """Return whether the job continues if this machine is shut down, because a managed service or a dispatcher runs
-        the job.
+        """Return whether a managed service or a dispatcher runs the job. The job then continues if this machine is shut
+        down.
         """
         return self.capabilities.managed or self.run_options.dispatcher is not None
 

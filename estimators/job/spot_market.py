@@ -1,4 +1,4 @@
-"""Simulate a market of spot capacity, so that users can test interruptions: determine when each host is taken away.
+"""Simulate a market of spot capacity: determine when each host is taken away. Users test interruptions with it.
 
 The functions are pure: the interruptions depend only on the market and the hosts.
 """

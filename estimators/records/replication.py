@@ -229,7 +229,7 @@ def _packed(data: bytes) -> str:
 
 
 def _seen(path: Path) -> tuple[int, int] | None:
-    """Return the size of a file in bytes and its modification time in nanoseconds. Return None if it does not exist."""
+    """Return the size of a file in bytes and its modification time in nanoseconds. Return None if there is no file."""
     try:
         found = path.stat()
     except OSError:

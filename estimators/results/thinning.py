@@ -60,7 +60,7 @@ class _Series:
 
 
 def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event], int]:
-    """Return events without some of their metric values, so that at most about ``most`` metric values remain.
+    """Limit the number of metric values in a job's events to about ``most`` values. Other events are kept.
 
     The first and the last value of each metric of each rank in each attempt are always kept. Metrics with few values
     are kept completely.

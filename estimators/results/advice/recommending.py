@@ -59,7 +59,7 @@ class Candidate:
 
 
 class Recommended(abc.ABC):
-    """The base class of recommendations, which are displayed as the choice, its reasons, and a table of all options."""
+    """The base class of recommendations. A recommendation is shown as a choice, reasons, and a table of options."""
 
     reasons: tuple[str, ...]
 
