@@ -19,7 +19,7 @@ from estimators.job.secrets import mask_value
 
 
 class Treatment(enum.Enum):
-    """The way in which fleetfit treats an argument."""
+    """Whether fleetfit keeps, changes or refuses an argument of the SageMaker SDK, or has added the argument."""
 
     CARRIED = "carried"  # same name, meaning and default
     CHANGED = "changed"  # same name, different default or meaning, as the note explains
@@ -42,15 +42,15 @@ class Argument:
 
     Attributes:
         name: The argument's name in the SageMaker SDK 2.x.
-        treatment: The treatment of the argument.
+        treatment: Whether fleetfit keeps, changes or refuses the argument, or has added it.
         note: A text for users. The text states the difference from the SageMaker SDK. For a refused argument, the text
             states the reason and an alternative.
         v1_name: The argument's name in the SageMaker SDK 1.x. The use of the old name causes a DeprecationWarning.
         owner: The constructor that accepts the argument.
         neutral: The values that have the same effect as leaving the argument out. These values are always accepted.
         containers: Whether local containers support the argument although local processes do not.
-        accepts: The type of the argument's values, for editors and type checkers. If empty, the type is the type of
-            the field of ``Settings``.
+        accepts: The type of the argument's values, for editors and type checkers. If empty, the argument has the type
+            of the field with the same name in ``Settings``.
     """
 
     name: str
@@ -443,7 +443,7 @@ def read_arguments(given: Mapping[str, Any], *, constructor: str, owners: Iterab
 
 
 def asks_for_nothing(argument: Argument, value: Any) -> bool:
-    """Return whether the value is one of the argument's neutral values."""
+    """Return whether a value has the same effect as leaving the argument out (``argument.neutral``)."""
     return any(value is neutral or (type(value) is type(neutral) and value == neutral) for neutral in argument.neutral)
 
 

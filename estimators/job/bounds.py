@@ -18,7 +18,7 @@ MAX_SECONDS = 315_360_000
 
 
 def ranks_problem(hosts: int, ranks_per_host: int) -> str | None:
-    """Return a text that explains why a job's size is not allowed. Return None if the size is allowed."""
+    """Return a text that explains why a job has too many hosts or ranks. Return None if the numbers are allowed."""
     if hosts > MAX_HOSTS:
         return f"instance_count={shown(hosts)} is too large; a job may have at most {MAX_HOSTS:,} hosts."
     if hosts * ranks_per_host > MAX_RANKS:

@@ -83,15 +83,16 @@ def _users_frames(error: BaseException) -> types.TracebackType | None:
 
 
 def _explains_its_cause(error: BaseException) -> bool:
-    """Return whether the error's message says everything about the errors that caused it.
+    """Return whether the causes of an error need not be shown, because the error's message is complete without them.
 
-    The message of a job's error contains the script's traceback. On SageMaker, only the cause has the traceback.
+    This is true for all errors of fleetfit, except for a :class:`TrainingJobError` without the script's traceback. On
+    SageMaker, only the cause of such an error has the traceback.
     """
     return isinstance(error, FleetfitError) and (not isinstance(error, TrainingJobError) or bool(error.traceback))
 
 
 class _Rendering:
-    """The display of one error in IPython. A pickled error does not contain this object."""
+    """A callable that displays one error in IPython. Pickling replaces it by None."""
 
     def __init__(self, error: BaseException) -> None:
         self._error = error
@@ -104,7 +105,10 @@ class _Rendering:
 
 
 def with_users_frames_only(error: BaseException) -> BaseException:
-    """Mark an error of the user's code, so that Python and IPython omit fleetfit's frames. Return the error."""
+    """Mark an error of the user's code, and return the error.
+
+    Python and IPython show a marked error without fleetfit's frames.
+    """
     with contextlib.suppress(AttributeError, TypeError):  # the class may not allow other attributes
         error._render_traceback_ = _Rendering(error)  # type: ignore[attr-defined]
     shorten_uncaught()
@@ -158,7 +162,7 @@ def shorten_uncaught() -> None:
 
 
 def is_told(error: BaseException) -> bool:
-    """Return whether an error is an interrupt whose message has already been printed, so that IPython shows no more."""
+    """Return whether an error is a KeyboardInterrupt that fleetfit has already reported to the user."""
     return isinstance(error, KeyboardInterrupt) and hasattr(error, "_render_traceback_")
 
 
@@ -259,7 +263,7 @@ class PreflightWarning(UserWarning):
 
 
 def _message(job: Any, failure: Failure, *, tail: bool) -> str:
-    """Return the exception's text without control characters, which the script's output may contain."""
+    """Return the exception's text. Control characters, such as those in the script's output, are removed."""
     from estimators.job.text import visible
 
     name = job if isinstance(job, str) else job.name

@@ -27,8 +27,8 @@ from estimators.job.bounds import MAX_SECONDS
 #: SageMaker's limits of RetryStrategy.MaximumRetryAttempts.
 RETRIES = (1, 30)
 
-#: If an attempt fails within this time of training, in seconds, at the same line with the same exception as the attempt
-#: before, no retry follows.
+#: The time within which a repeated failure is final, in seconds. If an attempt fails within this time of training, with
+#: the same exception at the same line as the previous attempt, no retry follows.
 _AT_ONCE_S = 60.0
 
 #: Exceptions that another attempt with the same code would raise again.
@@ -77,9 +77,7 @@ class FailurePolicy:
         rules.check(self)
 
     def with_retries(self, attempts: int | None) -> FailurePolicy:
-        """Return a copy of the policy in which ``max_failures`` is the estimator's ``max_retry_attempts``.
-
-        Return the policy unchanged if ``max_failures`` is set.
+        """Return the policy with ``max_retry_attempts`` as ``max_failures``, unless ``max_failures`` is already set.
 
         Args:
             attempts: The value of ``max_retry_attempts``. None for no retries.
@@ -88,7 +86,7 @@ class FailurePolicy:
 
 
 def pause_s(first: float, longest: float, failures: int) -> float:
-    """Return the pause in seconds after a number of failures in a row.
+    """Return the pause before the next attempt, in seconds, after a number of failures in a row.
 
     The pause doubles with each failure.
 
@@ -236,7 +234,7 @@ def decide(policy: FailurePolicy, endings: Sequence[Ending]) -> Again | Final:
 def never_again(failure: Failure) -> str:
     """Return the reason why another attempt would fail in the same way. Return an empty text if it might succeed.
 
-    Another attempt would end with the same failure after:
+    Another attempt would fail in the same way after these failures:
 
     * wrong files and arguments, and a full disk
     * failures because of ``on_undistributed="fail"`` or ``on_nan="fail"``
@@ -293,8 +291,8 @@ def _repeats(before: Ending, last: Ending) -> bool:
 def in_a_row(endings: Sequence[Ending]) -> int:
     """Return how many of the last attempts failed in a row.
 
-    If some of these attempts saved a new checkpoint, count only the last of them and the attempts after it. The result
-    is at least 1.
+    Attempts before the last saved checkpoint are not counted. The attempt that saved this checkpoint is counted. The
+    result is at least 1.
     """
     count = 0
     for ending in reversed(endings):

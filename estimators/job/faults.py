@@ -55,8 +55,8 @@ class Fault:
         do: The name of the kind of fault, as used in JSON and on the command line.
     """
 
-    # Not option(): type checkers recognise kw_only, or that a field has no default, only in calls of
-    # dataclasses.field().
+    # Call dataclasses.field() instead of option(). Only there, type checkers recognise kw_only, and fields without a
+    # default.
     at_step: int | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": rules.whole(1)})
     at_s: float | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _SECONDS})
     at_line: str | None = dataclasses.field(default=None, kw_only=True, metadata={"rule": _pattern})
@@ -85,7 +85,7 @@ class Fault:
 class Kill(Fault):
     """Send a signal to a rank.
 
-    With the trigger ``at_step``, the rank sends the signal to itself when it has finished exactly this step. With the
+    With the trigger ``at_step``, the rank sends the signal to itself when it has finished the given step. With the
     trigger ``at_line``, only lines of this rank are compared with the regular expression.
 
     Attributes:
@@ -225,7 +225,7 @@ def _value(text: str) -> Any:
 
 
 def step_orders(faults: Sequence[Fault], attempt: int) -> list[dict[str, int]]:
-    """Return the instructions of an attempt's ranks for the faults with ``at_step``.
+    """Return the instructions with which the ranks of an attempt trigger the faults that have ``at_step``.
 
     Each instruction has the form ``{"id", "rank", "step"}``. An instruction with a ``signal`` makes the rank send this
     signal to itself after the step. An instruction without a signal is for a fault of a host: rank 0 reports that it

@@ -23,9 +23,10 @@ class Capabilities:
             follows them. The jobs are described by a complete CreateTrainingJob request.
         shared_machine: Whether all hosts of a job share this machine with its cores, GPUs and disk.
         containers: Whether hosts are containers. Each container has an image and a file tree.
-        this_python: Whether scripts run in this Python environment.
+        this_python: Whether scripts run in the Python environment of the process that starts the job.
         own_environment: Whether scripts run in an environment that is created for them on the hosts.
-        heartbeats: Whether every host runs fleetfit's toolkit, which sends heartbeats.
+        heartbeats: Whether every host runs fleetfit's toolkit, the program that starts the host's processes and sends
+            heartbeats.
         elastic: Whether hosts can join and leave while a job runs.
         simulated: Whether the backend starts no processes, and replays output that the user's test has defined.
         needs_gpus: Whether hosts need GPUs of this machine.
@@ -35,8 +36,8 @@ class Capabilities:
         bridges: Whether fleetfit can forward connections between hosts that cannot connect to each other directly.
         locates: Whether the source that lists an elastic job's hosts, such as a discovery script, decides on which
             machine each host runs. A host for which the source has no machine does not start.
-        keeps_imports: Whether a job that is started in a notebook keeps a process with the imported modules for the
-            next job by default (``keep_alive_period_in_seconds``).
+        keeps_imports: Whether jobs that are started in a notebook keep, by default, a process with the imported modules
+            for the next job. ``keep_alive_period_in_seconds`` overrides this default.
     """
 
     managed: bool = False
@@ -142,7 +143,7 @@ def added() -> Mapping[str, Fleet]:
 
 
 def kinds() -> str:
-    """Return the names of the backends for help texts. A name that is a prefix is shown in the form ``ml.TYPE``."""
+    """Return the names of fleetfit's own backends for help texts. A prefix is shown in the form ``ml.TYPE``."""
     return ", ".join(f"{name}.TYPE" if fleet.typed else name for name, fleet in FLEETS.items())
 
 

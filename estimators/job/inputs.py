@@ -65,7 +65,7 @@ class TrainingInput:
         distribution: ``"FullyReplicated"`` to send all objects to every host. ``"ShardedByS3Key"`` to send a different
             subset of the objects to each host.
         compression: ``"Gzip"`` to decompress objects, in Pipe mode only.
-        content_type: The MIME type, which the script can read.
+        content_type: The MIME type of the data. The script can read this value.
         record_wrapping: ``"RecordIO"`` to wrap objects in records, in Pipe mode only.
         s3_data_type: ``"S3Prefix"``, ``"ManifestFile"`` or ``"AugmentedManifestFile"``.
         instance_groups: The names of the instance groups that get the data.
@@ -190,7 +190,7 @@ class FileSystemInput:
         file_system_type: ``"EFS"`` or ``"FSxLustre"``.
         directory_path: The absolute path of the folder.
         file_system_access_mode: ``"ro"`` or ``"rw"``.
-        content_type: The MIME type, which the script can read.
+        content_type: The MIME type of the data. The script can read this value.
 
     Attributes:
         config: The channel in the form of ``CreateTrainingJob``, without the channel's name.

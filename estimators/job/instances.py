@@ -171,7 +171,7 @@ def slots(instance_type: str) -> int | None:
 
 
 def near(instance_type: str, known: Iterable[str]) -> list[str]:
-    """Return the types to suggest instead of an unknown type: fleetfit's own types and the types of the same family."""
+    """Return the types to suggest for an unknown type: fleetfit's own types, and known types of the same family."""
     family = _split(instance_type)[0]
     relatives = [name for name in known if name.startswith("ml.") and _split(name)[0] == family]
     return [*OWN_TYPES, *relatives]

@@ -22,8 +22,8 @@ from estimators.job.secrets import MASK, looks_secret
 #: The members of a request whose names and values come from the user.
 _MEMBERS = ("Environment", "HyperParameters")
 
-#: The length of the shortest hidden value, in characters. Shorter values also occur as ordinary words, so that a mask
-#: in their place would reveal the secret.
+#: The length of the shortest hidden value, in characters. A shorter value may also be an ordinary word of the output. A
+#: mask in place of this word would reveal the value.
 _SHORTEST = 6
 #: If a text was cut inside a secret, the remaining part of the secret is hidden if it has at least this many
 #: characters.
@@ -104,8 +104,9 @@ def text_mask(request: Mapping[str, Any]) -> Mask:
 
 
 def _secrets(value: Any, *, hidden: bool) -> Iterator[str]:
-    """Yield the secrets in a value, which may contain dicts and command lines. With ``hidden``, the value is a secret,
-    and so is every part of the value, except for numbers and plain words.
+    """Yield the secrets in a value, which may contain dicts and command lines.
+
+    With ``hidden``, the whole value is a secret. Its parts are also secrets, except for numbers and plain words.
     """
     if hidden:
         yield from (str(value), str(codec.decode_value(value)))

@@ -233,7 +233,7 @@ class MetricExtractor:
         return self._line(data, piece.host, piece.process, time_ns, attempt)
 
     def finish(self, *, time_ns: int, attempt: int = 0) -> list[Line]:
-        """Return the last lines, which have no line end, after the processes have ended."""
+        """Return the incomplete last lines of all processes. Call this method after the processes have ended."""
         lines = [self._line(rest, *key, time_ns, attempt) for key, rest in self._rest.items()]
         self._rest.clear()
         return lines
@@ -288,10 +288,10 @@ class MetricExtractor:
         return events
 
     def unmatched(self, known: Collection[str]) -> list[str]:
-        """Return a warning for each metric whose regex matched no line.
+        """Return a warning for each metric whose regex matched no line. Metrics in ``known`` cause no warning.
 
         Args:
-            known: The names of the metrics that were found or reported.
+            known: The names of the metrics that were found in the output or reported by the script.
         """
         told = []
         for definition in self.definitions:

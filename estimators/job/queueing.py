@@ -38,7 +38,7 @@ class ComputeResources:
     memory_gb: float = 0.0
 
     def fits(self, free: ComputeResources) -> bool:
-        """Return whether the free resources are sufficient for these resources."""
+        """Return whether a job that needs these resources can run with the free resources."""
         return all(getattr(self, name) <= getattr(free, name) + 1e-9 for name in NAMES)
 
     def minus(self, others: Iterable[ComputeResources]) -> ComputeResources:
@@ -121,7 +121,7 @@ def starts(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) ->
 
 
 def makes_room(entries: Iterable[QueuedJob], job: str, machine: ComputeResources) -> bool:
-    """Return whether a running job must be interrupted, so that the next job in the queue can start.
+    """Return whether a running job must be interrupted to free resources for the next job in the queue.
 
     Only as many jobs as necessary are interrupted. Jobs of the lowest priority are interrupted first. Of jobs with
     equal priority, the job that entered the queue last is interrupted first. If interruptions cannot free enough

@@ -3,8 +3,8 @@
 A secret is recognised by its name or by its format. Known formats are the keys of well-known services, and signatures
 in addresses. The formats are taken from the services' documentation and from Yelp's detect-secrets.
 
-Every pattern is bounded, because the time for masking must be linear in the length of the text. The text may be a
-notebook cell or a hyperparameter of hundreds of kilobytes.
+A text may be a notebook cell or a hyperparameter of hundreds of kilobytes. Therefore every pattern limits the length of
+its matches, so that the time for masking is linear in the length of the text.
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def mask_text(text: str) -> str:
 def mask_known(text: str) -> str:
     """Mask user names and signatures in URLs, values of Authorization headers, private keys, and keys of known formats.
 
-    The function is fast on texts without such secrets, because it is applied to all output of jobs.
+    The function is applied to all output of jobs. To be fast, it searches for a pattern only if the text contains a
+    typical substring, such as ``://``.
     """
     if "://" in text:
         text = _URL_USER.sub(f"://{MASK}@", text)

@@ -262,7 +262,7 @@ class InputChannel(_Shape):
         source: The location of the data.
         input_mode: The input mode of the channel. The value overrides the job's input mode. None to use the job's input
             mode.
-        content_type: The MIME type, which the script can read.
+        content_type: The MIME type of the data. The script can read this value.
         compression: ``None`` or ``Gzip``.
         record_wrapper: ``None`` or ``RecordIO``.
         shuffle: The seed for shuffling the order of objects and of manifest entries, or None.
@@ -371,7 +371,7 @@ class Tag(_Shape):
 
 @dataclass(frozen=True, kw_only=True, repr=False, eq=False)
 class TrainingJobSpec(_Shape):
-    """A training job, which is a ``CreateTrainingJob`` request as a value.
+    """A ``CreateTrainingJob`` request as a value.
 
     The class does not check the values. :func:`estimators.job.validation.check_request` checks the finished request,
     because clients that do not use this class also send requests.
@@ -442,12 +442,12 @@ class TrainingJobSpec(_Shape):
 
     @property
     def decoded_hyperparameters(self) -> dict[str, Any]:
-        """Return all hyperparameters with their types."""
+        """Return all hyperparameters, decoded from texts to Python values."""
         return codec.decode(self.hyperparameters)
 
     @property
     def user_hyperparameters(self) -> dict[str, Any]:
-        """Return the hyperparameters that the user has set, with their types.
+        """Return the hyperparameters that the user has set, decoded from texts to Python values.
 
         Names that fleetfit reserves are omitted.
         """
@@ -455,7 +455,9 @@ class TrainingJobSpec(_Shape):
 
     @functools.cached_property
     def strategy(self) -> Distribution | None:
-        """Return the distribution strategy, or None. The hyperparameters are read only once.
+        """Return the distribution strategy that the hyperparameters define. Return None if they define no strategy.
+
+        The hyperparameters are read only once.
 
         Raises:
             ValueError: the hyperparameters enable several strategies, or an option is out of range.
@@ -479,9 +481,7 @@ class TrainingJobSpec(_Shape):
 
     @property
     def hang_timeout(self) -> float | None:
-        """Return the number of seconds without progress of any rank after which the job fails. Return None for no
-        limit.
-        """
+        """Return the time after which the job fails if no rank makes progress, in seconds. Return None for no limit."""
         value = codec.decode_value(self.hyperparameters.get(codec.HANG_TIMEOUT))
         return float(value) if value else None
 
@@ -524,7 +524,8 @@ class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 
     Attributes:
-        python: The interpreter for the toolkit and the script, if the backend uses an interpreter of this machine.
+        python: The interpreter for the script and for the toolkit, the program that starts a host's processes. It is
+            used only if the backend uses an interpreter of this machine.
         stop_grace: How long the script has to save its state after ``stop()``, at the end of ``max_run`` or when
             SageMaker stops the job, in seconds.
         interrupt_grace: How long the script has to save its state after Ctrl-C or an interrupt of the notebook's

@@ -77,5 +77,5 @@ def _mask_string(text: str) -> str:
 
 
 def _mask_words(text: str) -> str:
-    """Mask secrets in assignments, and the values of secret options, which ``custom_mpi_options`` may contain."""
+    """Mask secret values in assignments and in options. ``custom_mpi_options``, for example, may contain both."""
     return " ".join(mask_argv(mask_text(text).split(" ")))

@@ -43,7 +43,9 @@ def load_shapes() -> Shapes:
 
 
 def botocore_version() -> str:
-    """Return the version of the installed botocore. The version is read without importing botocore.
+    """Return the version of the installed botocore.
+
+    The version is read from botocore's source. botocore is imported only if the source does not show the version.
 
     Raises:
         ModuleNotFoundError: botocore is not installed.

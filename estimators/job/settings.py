@@ -211,8 +211,8 @@ class Settings:
 
     @property
     def detached(self) -> bool:
-        """Return whether the job continues if this machine is shut down, because a managed service or a dispatcher runs
-        the job.
+        """Return whether a managed service or a dispatcher runs the job. The job then continues if this machine is shut
+        down.
         """
         return self.capabilities.managed or self.run_options.dispatcher is not None
 
@@ -261,7 +261,10 @@ class Settings:
             )
 
     def _check_arguments(self) -> None:
-        """Check that there is a script that gets the arguments, and that the request can contain the arguments."""
+        """Check the command-line arguments for the script.
+
+        There must be a script, no hyperparameter may set the same option, and the request limits the total size.
+        """
         if not self.arguments:
             return
         if callable(self.entry_point):

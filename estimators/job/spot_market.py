@@ -1,4 +1,4 @@
-"""Simulate a market of spot capacity, so that users can test interruptions: determine when each host is taken away.
+"""Simulate a market of spot capacity: determine when each host is taken away. Users test interruptions with it.
 
 The functions are pure: the interruptions depend only on the market and the hosts.
 """
@@ -105,7 +105,7 @@ def interruptions(market: SpotMarket, hosts: Sequence[str]) -> Iterator[Interrup
 
     Args:
         market: The market.
-        hosts: The job's hosts.
+        hosts: The job's hosts, to which the random interruptions apply.
     """
     traced = (
         Interruption(at_s, host, rest[0] if rest else market.return_after_s) for at_s, host, *rest in market.trace

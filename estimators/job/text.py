@@ -25,7 +25,7 @@ def visible(text: str, *, colours: bool = False) -> str:
     Args:
         text: Lines of text. Tabs and newlines are kept.
         colours: Whether to keep the sequences for colours and other styles. The styles are reset at the end of the
-            text.
+            text. The sequences in a text with backspaces are always removed.
     """
     rubbed = "\b" in text
     if not rubbed and _ORDERS.search(text) is None:

@@ -33,7 +33,7 @@ class Relaxation:
 
     Attributes:
         path: The path of the member, with ``[]`` for the items of a list.
-        allowed: Returns whether a value is allowed although the model forbids the value.
+        allowed: A function that returns whether a value is allowed although the model forbids the value.
         remedy: A description of the allowed values, for errors.
     """
 
@@ -112,7 +112,7 @@ def check_spec(spec: TrainingJobSpec) -> None:
 
 
 def in_arguments(message: str, spec: TrainingJobSpec) -> str:
-    """Replace the members of a request in a message by the arguments from which the request was built.
+    """Replace the names of the request's members in a message by the names of the user's arguments.
 
     For example, ``OutputDataConfig.S3OutputPath is 's3://'`` becomes ``output_path is 's3://'``.
     """
@@ -232,7 +232,7 @@ def _where(steps: tuple[tuple[str, Any], ...]) -> str:
 
 
 def _rules(request: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the violations of rules that SageMaker enforces but the model does not contain."""
+    """Yield the violations of rules that botocore's model lacks: rules of SageMaker, and limits of fleetfit."""
     resources = request.get("ResourceConfig") or {}
     count = resources.get("InstanceCount")
     if count is not None and count < 1:

@@ -81,7 +81,8 @@ def run(
 def _end_group(process: subprocess.Popen[bytes]) -> None:
     """Terminate a process group.
 
-    SIGINT is sent first, so that pip undoes an incomplete installation. SIGKILL is sent after 5 seconds.
+    SIGINT is sent first, so that pip undoes an incomplete installation. SIGKILL is sent to the remaining processes when
+    the command has exited, or after 5 seconds.
     """
     for signum, grace_s in ((signal.SIGINT, _INTERRUPT_GRACE_S), (signal.SIGKILL, None)):
         try:

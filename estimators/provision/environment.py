@@ -155,8 +155,8 @@ class _Step:
             again.
         packages: The distributions that the step installs.
         run: The function that runs the step.
-        there: Whether the step's results besides the installed distributions are usable. False if a compiled library is
-            missing or does not support the frameworks. The step then runs again.
+        there: False if a library that the step compiled is missing or does not support the frameworks. The step then
+            runs again.
     """
 
     name: str
@@ -243,8 +243,9 @@ def _with_small_torch(
 ) -> tuple[ProvisionOptions, Installation]:
     """Choose the build of PyTorch for this machine. Return the options and the installation with which to install it.
 
-    Without a GPU, a build without CUDA is chosen. If no such build is available and PyTorch was requested as an extra,
-    the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not installed, and a note is printed.
+    If TensorFlow's build is the CPU build, a build of PyTorch without CUDA is chosen. If no such build is available and
+    PyTorch was requested as an extra, the CUDA build is installed. If only ``small_torch`` is set, PyTorch is not
+    installed, and a note is printed. If PyTorch is not requested at all, both values are returned unchanged.
     """
     extras = options.extras | (stamp.extras if (stamp := _stamp(options)) is not None else frozenset())
     if "torch" not in extras and not options.small_torch:
@@ -345,7 +346,7 @@ def _pending(options: ProvisionOptions, progress: StepProgress) -> list[_Step]:
 
 
 def _make_venv(options: ProvisionOptions) -> None:
-    """Create the venv, or accept a venv that the user has created. All other steps then have to run again."""
+    """Create the venv, or accept a venv that the user has created. Forget all completed steps, which then run again."""
     stamp_file = _stamp_file(options)
     stamp = _stamp(options)
     extras = frozenset() if stamp is None else stamp.extras
@@ -402,7 +403,7 @@ def _steps(
     def horovod_fits() -> bool:
         """Return whether the installed Horovod supports all requested frameworks. Without Horovod, return True.
 
-        Since the last run, the user may have built Horovod for other frameworks.
+        The answer may be False because the user has built Horovod for other frameworks since the last run.
         """
         built = horovod_builds.built_for(map(str, options.venv.glob("lib/python3.*/site-packages")))
         return not built or (horovod.asked() or {"tensorflow"}) <= built

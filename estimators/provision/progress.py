@@ -21,7 +21,7 @@ class ProgressDisplay:
     """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
-        """Set the text that says what the running step does now. After the step, its last text stays on display."""
+        """Set the text that says what the running step does now. A successful step is shown with its last text."""
 
     def note(self, text: str) -> None:
         """Show a note to the user."""

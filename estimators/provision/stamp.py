@@ -43,8 +43,8 @@ class Stamp:
         return replace(self, steps={**self.steps, name: finished})
 
     def without_step(self, name: str) -> Stamp:
-        """Return this stamp without a step. The result is saved while the step runs, so that an interrupted step runs
-        again.
+        """Return this stamp without a step. While a step runs, the stamp without this step is saved. Therefore an
+        interrupted step runs again.
         """
         return replace(self, steps={other: done for other, done in self.steps.items() if other != name})
 
@@ -63,7 +63,7 @@ class Stamp:
     def load(cls, path: Path) -> Stamp | None:
         """Return the saved stamp, or None if the file does not exist.
 
-        If the file cannot be read, return a stamp without steps.
+        If the file is damaged or has another format, return a stamp without steps.
         """
         if not path.exists():
             return None

@@ -24,7 +24,7 @@ def identity(prefix: Path) -> str:
 
 
 def is_usable(prefix: Path) -> bool:
-    """Return whether a folder is a venv whose interpreter exists, and is not a link to a removed Python."""
+    """Return whether a folder is an environment with an interpreter. A link to a removed Python is no interpreter."""
     return (prefix / "bin" / "python").exists() and is_environment(prefix)
 
 
@@ -87,8 +87,8 @@ def make(prefix: Path, *, keep: str, log: Path) -> None:
 
     Args:
         prefix: The venv's folder.
-        keep: The name of the folder's entry that is not removed. If this process is interrupted, the next run
-            recognises by this entry that fleetfit has created the folder.
+        keep: The name of the entry that stays in the folder. If this process is interrupted, the entry shows the next
+            run that fleetfit has created the folder.
         log: The path of the file for the output.
 
     Raises:

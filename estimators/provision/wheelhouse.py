@@ -75,7 +75,8 @@ def of_environment(
         also: More packages of the environment, by the names of their folders.
 
     Raises:
-        ProvisionError: the environment lacks a package, or the cache lacks the wheel of Horovod.
+        ProvisionError: the environment lacks a package or, with ``gpu``, the GPU build of TensorFlow, or the cache
+            lacks the wheel of Horovod.
     """
     installed = installation.installed()
     flavour = next((name for name in _TENSORFLOW if name in installed), None)

@@ -46,8 +46,10 @@ _READ_TIMES = _READ_PIECES * _TIME.size
 class LogWriter:
     """The writer with which a job's supervisor appends the output of all processes to the logs in the record.
 
-    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. The
-    recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
+    Pieces are held in memory until :meth:`flush`, which the supervisor calls once per iteration of its loop. If the
+    pieces take too much memory, they are written earlier.
+
+    The recorded times never decrease, even if the clock is set back. Therefore a process's pieces stay in order when a
     reader merges the logs by time.
 
     Attributes:
@@ -157,7 +159,8 @@ class LogLine(NamedTuple):
     Attributes:
         time_ns: The time at which the piece arrived, in nanoseconds since the epoch.
         host: The name of the host on which the process runs.
-        process: The name of the process, such as ``rank 3`` or ``ps``. None for the toolkit itself.
+        process: The name of the process, such as ``rank 3`` or ``ps``. None for the toolkit, the program that starts
+            the host's processes.
         attempt: The number of the attempt, counted from 0.
         data: The unchanged output, including the terminator.
         number: The rank of a process whose name does not contain the rank, such as ``chief`` or ``worker``. None for
@@ -252,11 +255,14 @@ class LogReader:
         return sum(log.skip(kept) for log in self._logs.values())
 
     def locate(self, *, final: bool = False) -> list[Span]:
-        """Return the positions of the pieces that :meth:`poll` would return, without reading the pieces."""
+        """Return the positions of the pieces that :meth:`poll` would return, and mark the pieces as read.
+
+        :func:`read_spans` reads the output at the positions.
+        """
         self._discover()
         portions = [(log, *log.look()) for log in self._logs.values()]
-        # If a portion was cut off at the maximum size, later lines of other processes must wait for the rest of the
-        # portion.
+        # A portion that has reached the maximum size is incomplete. Later lines of other processes must wait for the
+        # rest of the portion.
         horizon = min((times[-1][0] for _, times, more in portions if more), default=None)
         spans: list[Span] = []
         for log, times, _ in portions:
@@ -272,8 +278,8 @@ class LogReader:
         Args:
             host: The host of the log.
             name: The name of the log, as in :attr:`ProcessLog.name`.
-            offset: The offset of the first byte to read. If the offset is inside of a piece, the rest of this piece is
-                read when the piece is complete.
+            offset: The offset of the first byte to read. If the offset is inside a piece, the rest of the piece is read
+                as soon as the piece is complete.
         """
         log = ProcessLog(self._record.host_dir(host) / "logs", host, name)
         if offset:

@@ -20,7 +20,7 @@ def model_data(record: JobRecord) -> str | None:
 def output_data(record: JobRecord) -> str | None:
     """Return the location of the archive with the outputs besides the model (``output.tar.gz``).
 
-    Return None if the archive does not exist.
+    Return None if the archive does not exist. A location on S3 is returned without this check.
     """
     model = model_data(record)
     if model is not None and "://" in model and not model.startswith("file://"):

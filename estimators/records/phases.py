@@ -15,10 +15,11 @@ def phases(events: Iterable[Event]) -> dict[str, float | None]:
 
     The value is None for a phase without an event.
 
-    Each phase begins where the previous phase ends. The table says when each phase ends:
+    The launch begins at the job's creation, or at the first event of a later attempt. Each other phase begins where the
+    previous phase ends. The table says when each phase ends:
 
     =============  =====================================================================================
-    launch         from the job's creation (a later attempt: its first event) until its ranks were started
+    launch         until the ranks were started
     import         until the last rank has imported its modules (``imported``)
     rendezvous     until the last rank has connected to the other ranks (``rendezvous``)
     first_step     until the last rank has finished its first training step (``first_step``)

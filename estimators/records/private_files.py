@@ -59,9 +59,9 @@ def explained(path: Path, verb: str) -> Iterator[None]:
 
 
 def reserve(path: Path) -> None:
-    """Reserve disk space in a file, which :func:`give_back` frees.
+    """Create a file that reserves disk space. :func:`give_back` frees the space.
 
-    Do nothing on a file system that cannot reserve space.
+    On a file system that cannot reserve space, the file stays empty.
 
     Raises:
         OSError: the disk is full.

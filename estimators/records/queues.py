@@ -65,9 +65,10 @@ class JobQueue:
             self._file(job).unlink(missing_ok=True)
 
     def take_turn(self, entry: QueuedJob, has: ComputeResources) -> bool:
-        """Return whether a job may start now. If so, mark the job's entry as running.
+        """Return whether a job may start now. If the job may start, mark the job's entry as running.
 
-        If the job's entry has been removed, add it again.
+        Return False also if another supervisor holds the queue's lock at this moment. If the job's entry has been
+        removed, add it again.
 
         Args:
             entry: The entry of the waiting job.

@@ -16,7 +16,7 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 
 #: A function that returns the rank of a process, or None if the process is not a rank. Its arguments are the name of
-#: the process's host, and the name of the process (None for the host's toolkit).
+#: the process's host, and the name of the process (None for the toolkit, the program that starts the host's processes).
 Numbering = Callable[[str, "str | None"], "int | None"]
 
 

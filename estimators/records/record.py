@@ -79,7 +79,7 @@ class JobRecord:
 
     @classmethod
     def create(cls, name: str, home: str | Path | None = None) -> JobRecord:
-        """Create a record that other processes can see at once, and acquire its lock.
+        """Create a record that other processes can see immediately, and acquire its lock.
 
         See :meth:`stage` for the arguments and errors.
         """
@@ -95,7 +95,7 @@ class JobRecord:
     def stage(cls, name: str, home: str | Path | None = None) -> JobRecord:
         """Create a record that other processes do not see until :meth:`publish`, and acquire its lock.
 
-        In between, fill the record.
+        Write the files of the new job before you call :meth:`publish`.
 
         If this process is killed before :meth:`publish`, the name stays unused, and ``fleetfit clean`` removes the
         folder.
@@ -141,7 +141,7 @@ class JobRecord:
         return cls(aside, lock_fd=lock_fd)
 
     def publish(self, name: str) -> None:
-        """Move a record from :meth:`stage` to its final path, where other processes see it.
+        """Move a record that :meth:`stage` has created to its final path, where other processes see it.
 
         This process must hold the lock.
 
@@ -160,6 +160,7 @@ class JobRecord:
         """Open the record of a job.
 
         Raises:
+            ConfigurationError: the name is not a string.
             JobNotFoundError: the name has no record. The message suggests the most similar name.
         """
         if not isinstance(name, str):
@@ -293,7 +294,7 @@ class JobRecord:
     def processes(self, host: str) -> set[str | None]:
         """Return the names of the processes of a host that have printed output in any attempt.
 
-        None stands for the host's toolkit.
+        None stands for the toolkit, the program that starts the host's processes.
         """
         found = self.host_dir(host).glob("logs/attempt-*/*.times")
         return {process_of(path.name.removesuffix(".times")) for path in found}
@@ -319,7 +320,7 @@ class JobRecord:
     def read_request(self) -> dict[str, Any]:
         """Read the CreateTrainingJob request.
 
-        Return an empty dict if the record has no request, because its creator was killed.
+        Return an empty dict if the creator of the record was killed before it wrote the request.
         """
         return self.read_json(self.request_file) or {}
 
@@ -330,7 +331,7 @@ class JobRecord:
     def read_options(self) -> dict[str, Any]:
         """Read the job's run options as a dict.
 
-        Return an empty dict if the record has no options, because its creator was killed.
+        Return an empty dict if the creator of the record was killed before it wrote the options.
         """
         return self.read_json(self.options_file) or {}
 
@@ -363,7 +364,8 @@ class JobRecord:
     def read_status(self) -> dict[str, Any]:
         """Read the status, which has the same members as the response of SageMaker's DescribeTrainingJob.
 
-        If the job's supervisor was killed before the job ended, the status is Failed.
+        If the job's supervisor was killed before the job ended, the status is Failed. A job on SageMaker or on a
+        dispatcher continues in this case. Its status is then the last known status, with a warning.
 
         Raises:
             JobNotFoundError: the record has been removed.
@@ -386,7 +388,10 @@ class JobRecord:
         return statuses.lost(stored, when, tail(self.supervisor_log))
 
     def last_sign(self) -> float:
-        """Return the time of the last write to the record, in seconds since the epoch."""
+        """Return the time of the last write to the lock file, the status, the events or the supervisor's log.
+
+        The time is in seconds since the epoch. It is 0 if none of these files exists.
+        """
         times = [0.0]
         for path in (self.lock_file, self.status_file, self.events_file, self.supervisor_log):
             with contextlib.suppress(OSError):

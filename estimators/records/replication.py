@@ -43,7 +43,7 @@ class Changes:
 
     Args:
         record: The record.
-        have: The sizes of the files in the copy, as :attr:`Replica.have` returns them.
+        have: The description of the files in the copy that :attr:`Replica.have` returns.
     """
 
     def __init__(self, record: JobRecord, have: Mapping[str, Any]) -> None:
@@ -163,10 +163,11 @@ class Replica:
     def take(self, message: Message) -> None:
         """Write the data of a message from :class:`Changes` into the copy.
 
-        The caller handles messages with a status. This method refuses these messages.
+        The caller handles messages with a status. This method refuses these messages. If an output or a checkpoint
+        cannot be written, :attr:`lacks` is set, and no error is raised.
 
         Raises:
-            RecordError: the data cannot be written, or the message does not have data of a record's file.
+            RecordError: another file cannot be written, or the message does not have data of a record's file.
         """
         operation, path = message.get("op"), message.get("path")
         known = {"grow": _is_growing, "put": lambda name: name in _REPLACED, "make": _is_made}.get(str(operation))
@@ -228,7 +229,7 @@ def _packed(data: bytes) -> str:
 
 
 def _seen(path: Path) -> tuple[int, int] | None:
-    """Return the size of a file in bytes and its modification time in nanoseconds. Return None if it does not exist."""
+    """Return the size of a file in bytes and its modification time in nanoseconds. Return None if there is no file."""
     try:
         found = path.stat()
     except OSError:

@@ -105,8 +105,8 @@ TRANSITIONS = {state: following - {state} for state, following in _FOLLOWING.ite
 
 _TERMINAL = frozenset({TrainingJobStatus.COMPLETED, TrainingJobStatus.FAILED, TrainingJobStatus.STOPPED})
 
-#: Secondary statuses -> the primary status that always belongs to them. With any other secondary status, a job stays
-#: ``InProgress`` or ``Stopping``.
+#: The primary status that always belongs to a secondary status. With a secondary status that is not listed here, a job
+#: stays ``InProgress`` or ``Stopping``.
 _PRIMARY: dict[SecondaryStatus, TrainingJobStatus] = {
     _S.STOPPING: TrainingJobStatus.STOPPING,
     _S.COMPLETED: TrainingJobStatus.COMPLETED,

@@ -134,7 +134,7 @@ def resumed(status: Mapping[str, Any], now: float, *, attempt: int, last_sign: f
 
 
 def with_billable(status: Mapping[str, Any], seconds: float) -> dict[str, Any]:
-    """Return the status of an ended job with ``seconds`` as the billable time, which depends on spot prices.
+    """Return the status of an ended job with ``seconds`` as its billable time.
 
     The billable time is rounded up to whole seconds, is at least 1, and is at most the training time. A status without
     a training time is returned unchanged.
@@ -225,9 +225,9 @@ def mirrored(
 
 
 def unfollowed(status: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a job's last known status, with a warning that no process follows the job on its service.
+    """Return a job's last known status, with a warning that no local process follows the job.
 
-    The service is SageMaker or a dispatcher.
+    The job may still run on SageMaker or on a dispatcher.
     """
     return with_warning(
         status,

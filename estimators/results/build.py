@@ -36,7 +36,7 @@ _FACTS = ("software", "machine")
 
 
 def build(record: JobRecord) -> Result:
-    """Return the current result of a job, which may be running.
+    """Return the current result of a job, even while the job runs.
 
     Args:
         record: The job's record.
@@ -153,7 +153,7 @@ def _steps_per_second(chief: list[Event]) -> float | None:
     """Return the number of steps per second. Return None if no durations are known.
 
     The number is computed from the durations of the steps. If these durations are unknown, the number is computed from
-    the durations of the epochs, without the first of several epochs.
+    the durations of the epochs. In this case, the first epoch is omitted, unless it is the only one.
 
     Args:
         chief: The events ``steps`` of the lowest rank in the last attempt, one for each epoch.
@@ -234,8 +234,9 @@ def _ranks(events: list[Event]) -> tuple[RankResult, ...]:
 
 
 def _series(events: list[Event], created: float | None) -> tuple[Point, ...]:
-    """Return the values of the metrics. The attribute ``samples`` of a value is the number of records that the attempt
-    had trained on at the end of the previous epoch.
+    """Return the values of the metrics.
+
+    :attr:`Point.samples` counts the records up to the end of the last epoch before the value.
 
     Args:
         events: The job's events.

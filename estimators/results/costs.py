@@ -16,7 +16,7 @@ class JobCost:
     Attributes:
         total: The price of the billable time of all hosts, in US dollars.
         on_demand: The price of the whole training time of all hosts without spot capacity, in US dollars.
-        per_hour: The price of one host per hour, in US dollars.
+        per_hour: The price of one host per hour, in US dollars. If the backend bought hosts, the mean on-demand price.
         source: A text that says where ``per_hour`` comes from.
     """
 

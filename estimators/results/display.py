@@ -58,8 +58,8 @@ def rows(result: Result) -> list[tuple[str, list[str]]]:
         if result.global_batch_size is not None:
             speed.append(f"global batch {result.global_batch_size}")
         table.append(("speed", speed))
-    # The metric `samples_per_second` has the last epoch's value. It is omitted, because the row "speed" has the whole
-    # job's.
+    # Omit the metric `samples_per_second`, which has the speed of the last epoch. The row "speed" has the speed of the
+    # whole job.
     metrics = {name: value for name, value in result.final_metrics.items() if name != "samples_per_second"}
     if metrics:
         shown = [f"{name} {number_text(value)}" for name, value in list(metrics.items())[:_METRICS_SHOWN]]

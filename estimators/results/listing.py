@@ -15,8 +15,8 @@ from estimators.records.record import JobRecord, job_names, jobs_folder
 
 
 class JobList:
-    """The summaries of all jobs of a home. After a job has ended, the job's record is read again only if the job's
-    status has changed.
+    """A reader of the summaries of all jobs. The record of an ended job is read again only if the job's status has
+    changed.
 
     Args:
         home: The folder to use instead of ``$FLEETFIT_HOME``.

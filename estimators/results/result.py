@@ -83,7 +83,8 @@ class RankResult:
         host: The rank's host.
         steps: The distribution of the rank's step times in the last attempt. Empty if the times are unknown.
         exchange_s: The seconds per step in which the rank waited for reduced gradients after its own gradients were
-            ready. The value is the median over epochs of the mean of each epoch. None if the time was not measured.
+            ready. The mean is computed for each epoch, and the value is the median of these means. None if the time was
+            not measured.
         epochs_own_s: For each epoch, the mean seconds of a step without the time of waiting for reduced gradients.
         peak_memory_bytes: The peak memory (resident set) in bytes. None while the rank runs.
         exit_code: The exit code of the process. None while the process runs, or if a signal terminated the process.
@@ -318,8 +319,8 @@ class Result:
     def straggler(self) -> RankResult | None:
         """Return the rank for which all other ranks wait. Return None if there is no such rank.
 
-        The computing of this rank took more than a fifth longer than the median of the other ranks. In addition, the
-        rank was the slowest rank in at least two thirds of the epochs.
+        The computing of this rank took more than a fifth and more than 0.5 ms per step longer than the median of the
+        other ranks. In addition, the rank was the slowest rank in at least two thirds of the epochs.
         """
         measured = [rank for rank in self.ranks if rank.epochs_own_s]
         if len(measured) < 2:
@@ -346,8 +347,9 @@ class Result:
         return (1 - self.billable_s / self.training_s) * 100
 
     def efficiency(self, baseline: Result) -> float | None:
-        """Return the scaling efficiency: the samples per second and process of this result, divided by the samples per
-        second and process of the baseline.
+        """Return the scaling efficiency: this result's speed per process, divided by the baseline's speed per process.
+
+        The speed is in samples per second.
 
         Return None if a speed is unknown. Return None also for several hosts without a strategy, because each host then
         trains separately.

@@ -16,7 +16,7 @@ _LEAST_VALUES = 16
 
 
 class _Series:
-    """The values of one metric of one rank. Every n-th value and the last value are kept."""
+    """The values that one rank reported for one metric in one attempt. Every n-th value and the last value are kept."""
 
     def __init__(self) -> None:
         self.kept: list[tuple[int, Event]] = []
@@ -25,15 +25,14 @@ class _Series:
         self.last: tuple[int, Event] | None = None
 
     def add(self, place: int, event: Event) -> int:
-        """Count a value, and keep the value if it is one of the n-th values. The latest value is kept separately in any
-        case.
+        """Count a value, and remember it as the last value. If it is an n-th value, also add it to the kept values.
 
         Args:
             place: The position of the event among all events.
             event: The event with the value.
 
         Returns:
-            1 if the value is one of the n-th values. Otherwise 0.
+            1 if the value is an n-th value. Otherwise 0.
         """
         self.last = (place, event)
         self.count += 1
@@ -43,7 +42,7 @@ class _Series:
         return 1
 
     def shrink(self, limit: int) -> int:
-        """Double the interval n until at most ``limit`` n-th values are kept.
+        """Double the interval n until at most ``limit`` of the n-th values are kept.
 
         Returns:
             The number of values that are no longer kept.
@@ -61,7 +60,7 @@ class _Series:
 
 
 def thin(events: Iterable[Event], most: int = MOST_VALUES) -> tuple[list[Event], int]:
-    """Return events without some of their metric values, so that at most about ``most`` metric values remain.
+    """Limit the number of metric values in a job's events to about ``most`` values. Other events are kept.
 
     The first and the last value of each metric of each rank in each attempt are always kept. Metrics with few values
     are kept completely.

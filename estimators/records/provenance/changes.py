@@ -35,7 +35,7 @@ def inspect(known: Mapping[str, Any]) -> dict[str, Any]:
 
     Args:
         known: The facts that :func:`estimators.records.provenance.repository.head` returned at the job's start. The
-            result contains these facts. The patch begins at their commit.
+            result contains these facts. The patch begins at ``known["commit"]``.
 
     Raises:
         GitError: git is missing, takes too long, or returns an error (for example for a repository of another user).

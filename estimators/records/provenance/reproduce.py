@@ -12,9 +12,9 @@ from estimators.job.redaction import MASK
 
 
 def session(facts: Mapping[str, Any]) -> str:
-    """Return the notebook's cells up to the cell that started the job, as one script.
+    """Return the cells of the notebook or IPython session up to the cell that started the job, as one script.
 
-    Return an empty text if the job was not started in a notebook.
+    Return an empty text if the job was started elsewhere.
 
     Args:
         facts: The contents of ``provenance.json``.

@@ -43,8 +43,8 @@ class Observation:
     """A measured step.
 
     Attributes:
-        strategy: The strategy's name. Except for ``parameter_server``, the name does not matter for a single process,
-            because a single process exchanges nothing.
+        strategy: The strategy's name. For a single process, only ``parameter_server`` makes a difference. With any
+            other strategy, a single process exchanges nothing.
         processes: The number of processes that compute. With parameter servers, the number of workers.
         gradient_bytes: The size of all gradients, in bytes.
         step_s: The time of a step, in seconds. With parameter servers, the time of a worker's step.
@@ -123,7 +123,7 @@ class Calibration:
         return tuple(name for name in STRATEGIES if any(name in point.lines for point in self.points))
 
     def compute_s(self, strategy: str, alone_s: float, processes: int) -> float:
-        """Return for how many seconds a process computes in a step, if ``processes`` processes run.
+        """Return the seconds that a process computes in a step while ``processes`` processes run.
 
         Args:
             strategy: The strategy's name. The strategy matters because waiting processes may use processor time that
@@ -290,13 +290,13 @@ def fit(observations: Iterable[Observation], *, instance_type: str, cores: int |
     """Fit a calibration to measured steps.
 
     Args:
-        observations: The steps of models of at least two sizes. For each size, there must also be a step of one
-            process.
+        observations: The measured steps, ideally of models of several sizes. For each size, there should be a step of a
+            single process. Without this step, the other steps of the same size are ignored.
         instance_type: The instance type on which the steps were measured.
         cores: The number of processors that the hosts share. None if each host has a machine of its own.
 
     Raises:
-        ConfigurationError: the steps are not sufficient for a fit.
+        ConfigurationError: there are no steps of a single process, or no usable steps of several processes.
     """
     steps = list(observations)
     alone = _alone(steps)
@@ -340,11 +340,12 @@ def _alone(observations: Iterable[Observation]) -> dict[float, float]:
 def _contentions(here: Sequence[Observation], alone: Mapping[float, float], cores: int | None) -> dict[str, float]:
     """Return, for each strategy, how many times longer computing takes in several processes than in a single process.
 
-    The factor is the sum of the computing times in several processes, divided by the sum for a single process.
-    Therefore large models have the largest weight. This is intended, because the step of a small model consists mostly
-    of other costs. For a strategy without known computing times, such as parameter servers, the smallest factor of the
-    other strategies is used. If no strategy has known times, each process is assumed to keep one processor busy. The
-    factor is limited so that computing alone never takes longer than a step.
+    If each host has a machine of its own, the factor is 1. Otherwise, the factor is the sum of the computing times in
+    several processes, divided by the sum for a single process. Large models therefore have the largest weight. This is
+    intended, because the step of a small model consists mostly of other costs. For a strategy without known computing
+    times, such as parameter servers, the smallest factor of the other strategies is used. If no strategy has known
+    times, each process is assumed to keep one processor busy. The factor is at least 1. It is limited so that computing
+    alone never takes longer than a step.
 
     Args:
         here: The measured steps with the same number of processes.
@@ -433,7 +434,10 @@ class Check:
 
 
 def check(calibration: Calibration, observations: Iterable[Observation]) -> list[Check]:
-    """Compare measured steps with the predictions of a calibration.
+    """Compare the measured steps of several processes with the predictions of a calibration.
+
+    Steps that cannot be predicted are omitted: steps of uncalibrated strategies, and steps of models for which there is
+    no step of a single process.
 
     Args:
         calibration: The calibration.

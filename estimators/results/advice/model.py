@@ -237,8 +237,8 @@ def _servers(workload: Workload, fleet: Hardware, constants: Constants) -> Predi
     hosts, workers, per_host = fleet.hosts, fleet.size, fleet.processes_per_host
     rate = fleet.bandwidth * constants.server_share if hosts > 1 else fleet.local_bandwidth
     elsewhere = (hosts - 1) / hosts if hosts > 1 else 1.0
-    # The size of the server with the most data, and the number of workers whose traffic goes through the link of its
-    # host.
+    # The bytes on the server with the most data, and the number of workers that reach this server through the link of
+    # the server's host.
     fullest = max(workload.largest_bytes, workload.gradient_bytes / hosts)
     away = workers - per_host if hosts > 1 else workers
     read_s = per_host * workload.gradient_bytes * elsewhere / rate

@@ -59,7 +59,7 @@ class Candidate:
 
 
 class Recommended(abc.ABC):
-    """The base class of recommendations, which are displayed as the choice, its reasons, and a table of all options."""
+    """The base class of recommendations. A recommendation is shown as a choice, reasons, and a table of options."""
 
     reasons: tuple[str, ...]
 
@@ -217,8 +217,10 @@ def recommend(
 
 
 def bigger_hosts(instance_type: str | None, processes: int, device: str) -> list[instances.InstanceType]:
-    """Return the smallest instance type of which one host has at least as many GPUs (without GPUs: processors) as
-    several hosts of ``instance_type`` together. Pure.
+    """Return the smallest instance type with which one host can replace several hosts. Pure.
+
+    The one host has at least as many GPUs of the same model as the hosts together. For hosts without GPUs, the one host
+    is of the same family and has at least as many processors.
 
     Args:
         instance_type: The type of the hosts to replace.

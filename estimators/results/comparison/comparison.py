@@ -214,8 +214,8 @@ class Comparison:
         """Return the single-process group with which a group's scaling is compared. Return None if there is no such
         group.
 
-        The returned group has the same instance type and the same model. If there are several such groups, a group with
-        the same strategy is preferred.
+        The returned group has a completed run, the same instance type and the same model. If there are several such
+        groups, a group with the same strategy is preferred.
         """
         mine = group.first
         singles = [
@@ -333,7 +333,7 @@ class Comparison:
         return pandas.DataFrame(rows).set_index("name") if rows else pandas.DataFrame()
 
     def metrics(self) -> pandas.DataFrame:
-        """Return a data frame with every value of every metric of every run.
+        """Return a data frame with the metric values of all runs, as far as the results contain them.
 
         The columns are those of :meth:`Result.metrics`, followed by ``group`` and ``job``.
         """

@@ -127,8 +127,8 @@ def curve(result: Result, metric: str, against: str) -> tuple[list[float], list[
     """Return the x and y values of a metric's curve for one run. ``against`` names the x axis: ``"time"`` or
     ``"samples"``. Pure.
 
-    The curve contains the values of all attempts. If several ranks reported the metric, only the values of the lowest
-    rank are used.
+    The curve contains the finite values of all attempts. If several ranks reported the metric, only the values of the
+    lowest rank are used.
     """
     points = [point for point in result.series if point.name == metric and math.isfinite(point.value)]
     if not points:

@@ -162,10 +162,10 @@ def look(place: int) -> Look:
 
 
 def looks(strategies: Sequence[str | None]) -> list[Look]:
-    """Return the style of each item. The item's strategy determines the colour. A strategy has the same colour in every
-    plot.
+    """Return the style of each item. The item's strategy determines the colour, which is the same in every plot.
 
-    If all items have the same strategy, each item has a different colour.
+    There are two exceptions, in which each item has a different style: all items have the same strategy, or there are
+    too many items of one colour to distinguish them by their dashes.
 
     Args:
         strategies: The strategy of each item, or None.
