@@ -1,7 +1,7 @@
 """Provide SageMaker's training API on this machine. The jobs run on the local backends.
 
 ``fleetfit serve`` answers the requests of boto3, the AWS command line and the official SageMaker SDK, and runs their
-jobs on this machine. These clients need no changes. Each of these modules has one task:
+jobs on this machine. These clients need no changes. The modules and their tasks:
 
 ============================ =========================================================================================
 :mod:`~.web`                 serves HTTP on loopback, with uvicorn

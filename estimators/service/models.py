@@ -131,10 +131,11 @@ _CONSTRAINTS = {
 
 
 def _text(problem: shape_check.Problem) -> str:
-    """Describe an invalid value in SageMaker's words.
+    """Return SageMaker's error message about an invalid value.
 
     Raises:
-        ServiceError: the value has a wrong type.
+        ServiceError: the value cannot be parsed, for example because of its type. AWS reports this fault with another
+            error.
     """
     where = _where(problem.steps)
     if problem.what in _MALFORMED:

@@ -15,8 +15,8 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.service.storage import Storage
 
-#: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
-#: timeout.
+#: The largest unpacked size of an archive, in bytes. The client waits while the archive is unpacked, and repeats its
+#: request after a timeout.
 _MAX_BYTES = 1 << 30
 #: Only one archive at a time is unpacked, because all use the same disk.
 _UNPACKING = threading.Lock()

@@ -44,8 +44,8 @@ class ProvenanceCollector:
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Restart the delay of ``_DELAY`` seconds, because hosts are starting. Do nothing if the collector already
-        runs.
+        """Restart the delay of ``_DELAY`` seconds when hosts are started. Do nothing if the collector has already been
+        started.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -106,7 +106,7 @@ def bill(journal: Journal) -> None:
 
 
 def tidy() -> None:
-    """Remove temporary folders that jobs have left behind because they were killed."""
+    """Remove the temporary folders of killed jobs, which could not remove the folders themselves."""
     with contextlib.suppress(Exception):  # an error in another job's folders must not fail this job
         for path in unused.unused_folders():
             removing.remove_tree(path, ignore_errors=True)

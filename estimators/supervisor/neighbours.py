@@ -1,5 +1,5 @@
-"""Improve the hint about a module that a script could not import. The module may be the user's own file, next to the
-job's code, which was not sent to the hosts.
+"""Improve the hint about a module that a script could not import. The module may be a file of the user that is next to
+the job's code, but was not sent to the hosts.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Take hosts away from a job whose ranks train together, for injected faults. The attempt ends, and another attempt
-follows.
+"""Inject faults into a job that is not elastic: take hosts away, and return them. Without a host, the ranks cannot
+continue. The attempt therefore ends.
 
-The state machine (:mod:`.machine`) decides what follows.
+The state machine (:mod:`.machine`) decides whether another attempt follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GangHosts:
-    """The hosts of a job whose ranks train together, as the fault injection sees them.
+    """The hosts of a job that is not elastic, as the fault injection sees them.
 
     The class implements :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
@@ -31,8 +31,8 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Post the event that the host is taken away. The state machine then requests that the ranks of all hosts save,
-        because they train together, and kills the host after ``notice_s`` seconds.
+        """Post the event that the host is taken away. The state machine then requests that the ranks of all hosts save.
+        After ``notice_s`` seconds, it kills the host.
         """
         self._job.post(HostTaken(host, notice_s, back_in_s))
 

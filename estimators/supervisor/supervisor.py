@@ -534,7 +534,11 @@ class Supervisor:
         return finalize.misplaced(self._record, found)
 
     async def linger(self) -> None:
-        """Wait for the provenance collector, for a limited time. The caller has already received the result."""
+        """Wait a limited time for the provenance collector, then end the collector.
+
+        The caller has already received the result. Unless the time is shortened, also remove the temporary folders of
+        killed jobs.
+        """
         seconds = _ABANDONED_TIMEOUT if self.machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
         self.loop.end_descendants(spare=self.protected - late)

@@ -80,7 +80,9 @@ def summary(record: TuningRecord) -> str:
 
 
 def failure(record: TuningRecord, status: Mapping[str, Any]) -> TuningJobError:
-    """Return the error for a tuning job that has failed. The message ends with the message of the last failed trial."""
+    """Return the error for a tuning job that has failed. On the user's hosts, the message ends with details of the last
+    failed trial.
+    """
     text = f"tuning job {record.name!r} failed: {status.get('FailureReason')}"
     failed = [row for row in record.trials() if row["state"] == "Failed"]
     if failed and not record.is_managed:

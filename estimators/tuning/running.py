@@ -74,7 +74,7 @@ def creating(
         own: Additional values for the tuning job's process. They are stored in the status under ``Fleetfit``.
 
     Yields:
-        The empty template, whose content the block writes.
+        The empty template: the record from which the records of the trials' jobs are made. The block fills it.
 
     Raises:
         ConfigurationError: the name is not valid.
@@ -162,7 +162,10 @@ def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Stop a tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
+    """Request that a tuning job and its trials stop, and return at once. Do nothing if the tuning job has ended.
+
+    If the tuning job's process is not running, restart it, so that it carries out the request.
+    """
     if not is_terminal(record.status()):
         record.ask_to_stop()
         ensure(record, env)

@@ -241,7 +241,8 @@ class Tuning:
         return self._sharing is None or self._sharing.has_room(self.running, self._last_values())
 
     def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job, and follow it. If an earlier process has started the job, only follow it.
+        """Start a trial's job, and follow it. If an earlier process has started the job, only follow it. If the disk is
+        full, keep the trial for :meth:`_start_again`.
 
         Args:
             trial: The trial.
@@ -328,7 +329,7 @@ class Tuning:
         return bool(found)
 
     def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
-        """Stop a trial's job if the trial has reached the goal."""
+        """Check whether a value reaches the goal. If so, record the time, and request that the trial's job stops."""
         if running.reached is not None or not goal.reached(value):
             return
         status = running.record.stored_status() or {}

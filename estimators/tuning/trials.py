@@ -25,7 +25,7 @@ from estimators.records.record import JobRecord, jobs_folder
 #: The prefix for the names of ranges that are settings of the launcher, not hyperparameters of the script.
 FLEET = "fleet."
 
-#: The longest time that a trial has to save when it is stopped, in seconds.
+#: The longest time that a trial gets for saving when it is stopped, in seconds.
 STOP_GRACE = 5.0
 
 
@@ -134,8 +134,8 @@ class Follower:
     """A reader of the values of the objective that a trial's job reports. Each poll continues where the last poll
     ended.
 
-    Values of a higher rank are ignored as soon as a lower rank has reported a value. The lowest rank is the chief, if
-    the chief reports values.
+    As soon as a rank has reported a value, values of higher ranks are ignored. If rank 0, the chief, reports values,
+    only the values of the chief count from then on.
 
     Attributes:
         values: The values that have been reported so far.

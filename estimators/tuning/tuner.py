@@ -411,7 +411,11 @@ class HyperparameterTuner:
         )
 
     def _check_shared(self) -> None:
-        """Raise an error if the number of hosts of the trials cannot change as a shared fleet requires."""
+        """Check that the shared fleet can decide how many hosts each trial has. Do nothing without a shared fleet.
+
+        Raises:
+            ConfigurationError: the estimator's strategy, its number of hosts or a range does not allow this.
+        """
         settings, fleet = self.estimator.settings, self.shared_fleet
         if fleet is None:
             return
@@ -548,7 +552,10 @@ class HyperparameterTuner:
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
     def stop_tuning_job(self) -> None:
-        """Stop the tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
+        """Request that the tuning job and its trials stop, and return at once.
+
+        Do nothing if the tuning job has ended.
+        """
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:

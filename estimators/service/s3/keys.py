@@ -198,7 +198,7 @@ class Bucket:
             _remove_empty(own)
 
     def sweep(self) -> None:
-        """Remove incomplete files that remain from servers that were killed."""
+        """Remove the incomplete objects and uploads that killed servers have left."""
         for path in self.own.glob("new-*"):
             if _STAGED.fullmatch(path.name):
                 with contextlib.suppress(OSError), open(path, "r+b") as file:

@@ -112,8 +112,9 @@ def describe(file: BinaryIO, key: str) -> Described:
 
 
 def glance(path: Path, key: str) -> Described | None:
-    """Return the metadata of an object for a list, even if the object cannot be read. Return None if the object was
-    deleted.
+    """Return the metadata of an object for a list of objects. Return None if the object was deleted.
+
+    If the object cannot be read, return the metadata that is known without reading it.
     """
     try:
         with _open(path) as file:

@@ -71,9 +71,9 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the upload, so that two requests do not complete it at the same time.
+        """Lock the upload during a ``with`` block, so that two requests do not complete the upload at the same time.
 
-        A client repeats its request if the response takes too long.
+        The second request comes from a client that repeats its request because the response takes too long.
         """
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:

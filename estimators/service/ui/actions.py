@@ -55,7 +55,7 @@ async def read_form(request: Request) -> Form:
 
 
 def stop(record: JobRecord, form: Form) -> str:
-    """Stop a job."""
+    """Request that a job stops. If the form has the field ``now``, the script gets no time to save."""
     TrainingJob(record).stop(grace=0.0 if form.get("now") else None)
     return record.name
 

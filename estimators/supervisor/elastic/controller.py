@@ -1,5 +1,7 @@
 """Control the membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) join and leave.
 
+A worker is a process that trains. While it is in the cluster, it has a rank.
+
 The controller sends the list of workers to a driver, which assigns the ranks. The driver is either Horovod's
 (:mod:`.driver`) or the driver for workers that restart (:mod:`.restarting`). A new worker is added to the list only
 after it has imported its modules. Until then, the other workers train. The decisions are in :mod:`.deciding` and
@@ -260,7 +262,7 @@ class ElasticController:
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
         """Record that a worker's script has ended, and inform the driver.
 
-        The method is for jobs whose workers can restart, and for scripts that were not told to exit.
+        Only jobs whose workers can restart use this method, for scripts that have ended without an instruction to exit.
 
         Args:
             worker: The worker.

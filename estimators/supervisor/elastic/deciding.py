@@ -16,9 +16,9 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: The numbers of ended hosts after which a job fails if no host has ever started. The first number counts only ends
-#: with a known reason, and applies while other hosts wait until the source assigns places to them. The second number
-#: counts all ends.
+#: The numbers of ended hosts after which a job fails if no host has ever started (:func:`is_hopeless`). The first
+#: number counts only ends with a known reason. It applies while other hosts still wait for a place (:mod:`.places`). If
+#: no host waits, one such end suffices. The second number counts all ends.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
@@ -28,7 +28,7 @@ class Decision:
 
     Attributes:
         workers: The workers to send to the driver. None to send nothing now.
-        again_at: The time by which to decide again, if a limit delays a change. None if no change is delayed.
+        again_at: The time at which to decide again, if a limit delays a change. None if no change is delayed.
         awaited: The number of ready workers and the number of starting workers, while the job has too few workers to
             begin. Otherwise None.
         shortage: Whether the training has begun but has fewer workers than it needs.
