@@ -127,8 +127,8 @@ class Logs:
     def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a DescribeLogStreams request.
 
-        If the requested prefix names a job, the response contains all streams of the job, even if there are many. With
-        several pages, the SageMaker SDK 2.x would request the next page endlessly.
+        If the requested prefix names a job, the response contains all streams of the job, even if there are many. If
+        the response had a further page, the SageMaker SDK 2.x would request pages endlessly.
         """
         _check_group(request)
         prefix = request.get("logStreamNamePrefix") or ""

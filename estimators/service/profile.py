@@ -194,7 +194,7 @@ def _file(variable: str, name: str) -> Path:
 
 
 def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
-    """Write sections into a file. Sections of the same names that fleetfit has written are replaced.
+    """Write sections into a file. If fleetfit has written sections with the same names before, replace them.
 
     Raises:
         ConfigurationError: a section of the same name belongs to the user, or the file cannot be written.

@@ -1,7 +1,7 @@
 """Unpack the code of a client's job from an archive in S3 into the job's record, before the job starts.
 
-On SageMaker, the toolkit of each host downloads the archive. Here the archive is a local file. If the code is not
-available, the job is refused before it starts, and the error has the reason.
+On SageMaker, each host's toolkit, the process that starts the script, downloads the archive. Here the archive is a
+local file. If the code is not available, the job is refused before it starts, and the error has the reason.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def write_ending(
         journal: The journal of the job.
         record: The job's record.
         spec: The job's spec with the hosts of the last attempt.
-        model: The path of the model that a host's agent has reported, or None.
+        model: The path of the model that a host has reported, or None.
         there: The service's last description of a job on a managed service. None for other jobs.
         stopped_as: The secondary status and the message of a job that was stopped. None if the job was not stopped.
         failure: The failure of the job, or None.

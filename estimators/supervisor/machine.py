@@ -107,7 +107,7 @@ class JobMachine:
         max_run_s: How long the hosts may run in all attempts together, in seconds. None for no limit.
         max_wait_s: How long the job may take in total, including the time in which it waits, in seconds. None for no
             limit.
-        managed: Whether the job is on a managed service. The service then decides when the job ends.
+        managed: Whether the job is on a managed service (SageMaker). The service then decides when the job ends.
         elastic: Whether hosts may join and leave.
         queued: Whether the job waits for its turn in a queue.
         mask: Removes the job's secrets from a failure. None to keep failures unchanged.
@@ -118,7 +118,7 @@ class JobMachine:
         hosts: The hosts of the attempt.
         ended: For each host of the attempt that has ended, how it ended, by the host's name.
         failure: The failure that prevents the attempt or the job from continuing, or None.
-        reported: The failure that a host's toolkit has reported, or None.
+        reported: The failure that a host's toolkit (the process that starts the ranks) has reported, or None.
         terminated: The first host whose toolkit received SIGTERM from another program, or None.
         stopped_as: The final secondary status and the message of a job that is being stopped. None for other jobs.
         hurried: Whether the job is terminated without waiting for outputs.

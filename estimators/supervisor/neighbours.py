@@ -33,7 +33,8 @@ def hint_at(hint: str, code: Path, cwd: str, sent: Path) -> str | None:
     """Return a better hint if a missing module is near the job's code.
 
     Args:
-        hint: A hint from the host's toolkit, which knows only the files that were sent.
+        hint: A hint from the host's toolkit, the process that starts the script. The toolkit knows only the files that
+            were sent.
         code: The path of the entry point if only this file was sent. Otherwise, the path of the source folder.
         cwd: The caller's working directory.
         sent: The folder of the job's copy of the code.

@@ -1,7 +1,7 @@
-"""Inject faults into a job that is not elastic: take hosts away, and return them. Without a host, the ranks cannot
-continue. The attempt therefore ends.
+"""Carry out injected faults in a job that is not elastic: kill ranks, take hosts away, and return hosts.
 
-The state machine (:mod:`.machine`) decides whether another attempt follows.
+If a host is taken away, the ranks on the other hosts cannot continue. Therefore the attempt ends. The state machine
+(:mod:`.machine`) decides whether another attempt follows.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class GangHosts:
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:
-        """Send a signal to a rank, through the toolkit of the rank's host."""
+        """Send a signal to a rank, through the toolkit of the rank's host, which has started the rank."""
         host = self._job.attempt.ranks.get(rank)
         if host is None:  # the rank has not started, or the image lacks the toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"

@@ -550,7 +550,8 @@ class Supervisor:
     def diverged(self, event: wire.Event, text: str) -> None:
         """Warn of a metric that is not a number. Fail the job if its option ``on_nan`` is ``"fail"``.
 
-        A job on a managed service is only warned about here, because its toolkits fail the job themselves.
+        Here, a job on a managed service only gets the warning. The job's toolkits, which start the ranks, fail the job
+        themselves.
 
         Args:
             event: The event of the metric.

@@ -236,8 +236,8 @@ def size(request: Mapping[str, Any]) -> int | None:
 
 
 def examples(given: ParameterRange) -> list[Any]:
-    """Return example values of a range. If a job's entry point is a function, the function's parameters are checked with
-    the examples.
+    """Return example values of a range. If a job's entry point is a function, the examples are used to check the
+    function's parameters.
 
     The examples are all values of a choice, the lowest number of a range of whole numbers, or one number of a range of
     real numbers.

@@ -1,5 +1,5 @@
-"""Start and stop tuning jobs, and wait for them. If the process of a tuning job is killed, a waiting caller restarts
-it.
+"""Start and stop tuning jobs, and wait for them. If a tuning job's process is killed, a waiting caller restarts the
+process.
 """
 
 from __future__ import annotations
@@ -210,8 +210,8 @@ def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str,
 
 
 def _comes_up(record: TuningRecord) -> bool:
-    """Return whether this process has started a process for the tuning job that is still running.
+    """Return whether a process that this process has started for the tuning job is still running.
 
-    Such a process may not hold the record's lock yet.
+    The started process may not hold the record's lock yet.
     """
     return any(process.poll() is None for path, process in _processes if path == record.path)

@@ -208,10 +208,9 @@ class Tuning:
         return changed
 
     def _ask(self) -> tuple[Trial, dict[str, str]] | None:
-        """Return the next trial and its hyperparameters. Without ``repeats``, no other trial has the same
-        hyperparameters, except with PBT.
+        """Return the next trial and its hyperparameters. Return None if all combinations have been tried.
 
-        Return None if all combinations of hyperparameters have been tried.
+        Unless the spec allows ``repeats`` or the strategy is PBT, no other trial has the same hyperparameters.
         """
         parameter_ranges = self.spec.parameter_ranges
         # with PBT, a member may continue with unchanged hyperparameters
@@ -369,7 +368,11 @@ class Tuning:
     def _outcome(
         self, running: Running, status: dict[str, Any], value: float | None
     ) -> tuple[str, float | None, str | None]:
-        """Return a trial's state, its value or None, and the reason for its failure or stop, or None."""
+        """Determine how a trial has ended, from the status of its job.
+
+        Returns:
+            The trial's state. The trial's value, or None. The reason why the trial failed or was stopped, or None.
+        """
         state, goal = status["TrainingJobStatus"], self.goal
         kept = value if goal is None else None  # for a goal, the objective's value is a time, not the metric's value
         if state == "Failed":
@@ -405,6 +408,8 @@ class Tuning:
 
     def _revive(self, running: Running) -> bool:
         """Resume a job whose supervisor was lost, for example by a restart of the machine. A job is resumed only once.
+
+        The supervisor is the process that runs the job.
 
         Returns:
             Whether the job was resumed.

@@ -101,7 +101,7 @@ def start(
     Raises:
         JobExistsError: the job already has a record.
         RecordError: the record cannot be written.
-        BackendError: the job's supervisor cannot be started.
+        BackendError: the job's supervisor, the process that runs the job, cannot be started.
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
     options = JobOptions.from_dict(template.read_options())

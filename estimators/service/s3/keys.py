@@ -159,7 +159,9 @@ class Bucket:
         )
 
     def place(self, staged: Path, key: str) -> None:
-        """Make a staged file the object with a key, atomically. Call this method while the bucket is :meth:`locked`.
+        """Move a staged file to its place, so that it becomes the object with a key. The move is atomic.
+
+        Call this method while the bucket is :meth:`locked`.
 
         Raises:
             ServiceError: a link leads out of the bucket.

@@ -306,8 +306,8 @@ def _note(
         state: The result of :func:`os.fstat` for the file.
         etag: The ETag of the file.
         headers: The headers that belong to the object.
-        ours: Whether to raise an error if the disk cannot store the metadata. If False, the metadata is stored in
-            memory instead.
+        ours: Whether the server has written the file. In this case, an error of the disk is raised. Otherwise, or if
+            the file system has no extended attributes, the metadata is stored in memory instead.
 
     Raises:
         ServiceError: the metadata is too large.

@@ -464,7 +464,7 @@ class Operations:
 
 
 def _place(request: Request, bucket: Bucket, staged: Path) -> None:
-    """Make a staged file the requested object, if the request's conditions hold at this time."""
+    """Turn a staged file into the requested object, if the request's conditions hold at this time."""
     with bucket.locked():
         if any(name in request.headers for name in ("if-match", "if-none-match")):
             requests.check_conditions(request.headers, _described(bucket, request.key))
@@ -480,7 +480,7 @@ def _described(bucket: Bucket, key: str) -> Described | None:
 
 
 def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> documents.Node | None:
-    """Return the entry of a key in a list. Return None if the object was deleted."""
+    """Return a key's entry for a list of objects. Return None if the object was deleted."""
     if is_prefix:
         return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
     path = bucket.find(name)

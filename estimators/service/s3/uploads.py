@@ -131,7 +131,7 @@ def uploads(bucket: Bucket) -> Iterator[Upload]:
 
 
 def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
-    """Make a staged file a part of an upload.
+    """Add a staged file to an upload as a part.
 
     All parts with the same number are kept, because the client selects one of them at the end.
     """

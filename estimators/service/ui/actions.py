@@ -96,7 +96,7 @@ def resize_to(record: JobRecord, form: Form) -> str:
 
 
 def interrupt(record: JobRecord, form: Form) -> str:
-    """Interrupt a host of an elastic job, with the requested seconds of notice, like a spot instance."""
+    """Interrupt a host of an elastic job as if the host were a spot instance. The form has the seconds of notice."""
     TrainingJob(record).interrupt(form.get("host", ""), float(_number(form, "notice")))
     return record.name
 

@@ -1,6 +1,7 @@
 """Control the membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) join and leave.
 
-A worker is a process that trains. While it is in the cluster, it has a rank.
+A worker is a process that trains. A worker in the cluster has a rank. A host's toolkit is the process that starts the
+workers of the host.
 
 The controller sends the list of workers to a driver, which assigns the ranks. The driver is either Horovod's
 (:mod:`.driver`) or the driver for workers that restart (:mod:`.restarting`). A new worker is added to the list only
@@ -141,8 +142,9 @@ class ElasticController:
         return self.loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Schedule a call of ``callback`` in ``seconds`` seconds, and return the timer. The function is not called if
-        the training is over by then.
+        """Schedule a call of ``callback`` in ``seconds`` seconds, and return the timer.
+
+        The call is omitted if the training is over by then.
         """
 
         def call() -> None:

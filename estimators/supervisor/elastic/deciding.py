@@ -100,7 +100,7 @@ def decide(
 
 
 def stands_by(host: ElasticHost, places: Places | None) -> bool:
-    """Return whether a host is still waiting until the source assigns a place to it."""
+    """Return whether a host is still waiting for a place (:mod:`.places`)."""
     return places is not None and places.awaits(host.name)
 
 
@@ -145,9 +145,9 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
 
 
 def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
-    """Return whether a job has no hope of running, because its hosts end before they have started.
+    """Return whether to give up a job because its hosts end before they have started.
 
-    In this case, replacements would end in the same way. The job continues if any host has ever started, because the
+    Replacements of the hosts would end in the same way. The job continues if any host has ever started, because the
     job can then run. The job also continues while an initial host is still starting. More ends are tolerated if the
     hosts ended without a known reason, for example because a machine failed. Fewer ends are tolerated if the hosts
     reported why they cannot take part.

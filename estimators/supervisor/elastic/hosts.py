@@ -100,7 +100,7 @@ class HostControl:
             self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
-        """Handle the message that a host's toolkit has started."""
+        """Handle the message that a host's toolkit, the process that starts the workers, has started."""
         host.up = True
         self.begin(host)
         self.finish_leaving(host)  # the toolkit could not receive an earlier request to leave
