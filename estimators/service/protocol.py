@@ -255,7 +255,10 @@ def render_error(error: ServiceError, *, json_version: str | None, query_service
 
 
 def _xml(model: Model, name: str | None, value: Any) -> str | list[documents.Node]:
-    """Return the content of the XML element for a value of a shape. Return an empty text if there is no shape."""
+    """Return a value as the content of an XML element. The shape ``name`` of the model determines the format.
+
+    Return an empty text if ``name`` is None.
+    """
     if name is None:
         return ""
     shape = model.shapes[name]

@@ -40,7 +40,7 @@ class ProvenanceCollector:
         self._timer: Timer | None = None
 
     def start_soon(self) -> None:
-        """Start the collector ``_DELAY`` seconds after the job, so that the collector does not slow the launch."""
+        """Start the collector in ``_DELAY`` seconds, so that the collector does not slow the launch of the job."""
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:

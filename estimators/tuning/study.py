@@ -465,7 +465,7 @@ class Tuning:
         return {number: sign * last if last is not None else None for number, last in lasts.items()}
 
     def _share(self, sharing: Sharing) -> bool:
-        """Share the fleet among the running trials.
+        """Move hosts of the fleet to better trials. Request that the jobs of trials that lose all their hosts stop.
 
         Returns:
             Whether the number of a trial's hosts has changed.

@@ -1,5 +1,5 @@
-"""Start trials as ordinary training jobs made from the tuning job's template, and read their values from
-their records.
+"""Start trials as ordinary training jobs made from the tuning job's template, and read the trials' values from the
+jobs' records.
 """
 
 from __future__ import annotations

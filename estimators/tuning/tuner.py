@@ -90,7 +90,8 @@ class HyperparameterTuner:
             continues.
         population_config: Not in the SageMaker SDK. The options of PBT.
         max_failures: Not in the SageMaker SDK. The number of failed trials after which the tuning job ends. With None,
-            failures end the tuning job only if all of the first five trials fail.
+            failures end the tuning job only if no trial has reported a value yet: after five failed trials, or after
+            one trial that has completed without a value.
         repeats: Not in the SageMaker SDK. Whether several trials may have the same hyperparameters, for scripts with
             random results. If False, the tuning job ends when all combinations have been tried.
         shared_fleet: Not in the SageMaker SDK. The number of hosts that all trials share until the deadline

@@ -171,7 +171,7 @@ class ElasticController:
             self.job.fail_job(failure)
 
     def fail_with(self, message: str, cause: Cause) -> None:
-        """Close the controller, and fail the job with a failure of the training as a whole.
+        """Close the controller, and fail the job. The failure concerns the whole training, not one worker.
 
         Args:
             message: The text of the failure.

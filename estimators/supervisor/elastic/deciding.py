@@ -1,4 +1,7 @@
-"""Decide the next step of an elastic training from its hosts and workers. Pure: time is an argument."""
+"""Decide the next step of an elastic training from its hosts and workers.
+
+The functions have no side effects. The time is an argument.
+"""
 
 from __future__ import annotations
 
