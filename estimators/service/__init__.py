@@ -1,7 +1,7 @@
 """Provide SageMaker's training API on this machine. The jobs run on the local backends.
 
-``fleetfit serve`` answers the requests of boto3, the AWS command line and the official SageMaker SDK, and runs their
-jobs on this machine. These clients need no changes. Each of these modules has one task:
+``fleetfit serve`` answers the requests of boto3, the AWS command line and the official SageMaker SDK, and runs the
+requested jobs on this machine. These clients need no changes. The modules and their tasks:
 
 ============================ =========================================================================================
 :mod:`~.web`                 serves HTTP on loopback, with uvicorn
@@ -10,7 +10,7 @@ jobs on this machine. These clients need no changes. Each of these modules has o
 :mod:`~.models`              validates requests, and converts results to responses, with botocore's service models
 :mod:`~.endpoint`            finds the operation of a request in a table, and calls the operation
 :mod:`~.training`            has the operations on SageMaker's training jobs
-:mod:`~.translation`         converts a client's request to a job for a local backend, or refuses it with the reason
+:mod:`~.translation`         converts a client's request to a job for a local backend, or refuses the request
 :mod:`~.queue`               starts a limited number of jobs at once; finds the jobs again after a restart
 :mod:`~.streams`, ``logs``   provide CloudWatch Logs from the jobs' records
 :mod:`~.metrics`             provides CloudWatch's metrics from the jobs' events

@@ -126,7 +126,7 @@ class Endpoint:
         await Response(answer.body, answer.status, about, answer.content_type)(scope, receive, send)
 
     def respond(self, method: str, target: str, headers: Headers, body: bytes) -> Answer:
-        """Answer a request. This method raises no error.
+        """Answer a request. If an error occurs, return an error response instead of raising the error.
 
         Args:
             method: The HTTP method, such as GET or POST.
@@ -175,7 +175,7 @@ def _refusal(error: ServiceError, headers: Headers) -> Answer:
 
 
 def _spare(operation: str, request: Mapping[str, Any]) -> frozenset[str]:
-    """Return the paths of the request's members whose values are not checked against AWS's rules.
+    """Return the paths of the members of a request whose values are not checked against AWS's rules here.
 
     Only a request for a job on a local instance type has such members. :mod:`~estimators.service.translation` checks
     their values later.

@@ -47,7 +47,7 @@ def get_role(request: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def simulate(request: Mapping[str, Any]) -> dict[str, Any]:
-    """Refuse a SimulatePrincipalPolicy request, because the endpoint has no policies.
+    """Refuse a SimulatePrincipalPolicy request. The endpoint has no policies.
 
     The SageMaker SDK 3.x continues after this error.
 

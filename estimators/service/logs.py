@@ -67,7 +67,7 @@ class _Opened:
         self.count = stream.extend(over=job.over)
 
     def events(self, start: int, stop: int, *, last: bool = False) -> list[LogEvent]:
-        """Return those events of a range that fit into a response, with the job's secrets masked.
+        """Return as many events of a range as fit into one response. Secrets of the job are masked.
 
         Args:
             start: The number of the range's first event.
@@ -88,7 +88,7 @@ class _Opened:
         return kept[::-1] if last else kept
 
     def between(self, start_ms: int | None, end_ms: int | None) -> tuple[int, int]:
-        """Return the range of events in a period.
+        """Return which events were printed in a period, as a range of the events' numbers.
 
         Args:
             start_ms: The beginning of the period, in milliseconds since the epoch. If None, the first event.
@@ -127,8 +127,8 @@ class Logs:
     def describe_streams(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Answer a DescribeLogStreams request.
 
-        If the requested prefix names a job, the response contains all streams of the job, even if there are many. With
-        several pages, the SageMaker SDK 2.x would request the next page endlessly.
+        If the requested prefix names a job, the response contains all streams of the job, even if there are many. If
+        the response had a further page, the SageMaker SDK 2.x would request pages endlessly.
         """
         _check_group(request)
         prefix = request.get("logStreamNamePrefix") or ""

@@ -24,8 +24,8 @@ class Model:
         name: botocore's name of the service.
         metadata: The protocol, the target prefix and the version of the service.
         operations: The names of all operations of the service, including operations that the endpoint does not have.
-        inputs: The name of the shape of each operation's request, or None if the operation has no parameters.
-        outputs: The name of the shape of each operation's response, or None if the response is empty.
+        inputs: For each operation, the name of the request's shape, or None if the operation has no parameters.
+        outputs: For each operation, the name of the response's shape, or None if the response is empty.
     """
 
     def __init__(self, name: str, wanted: Iterable[str]) -> None:
@@ -61,8 +61,8 @@ class Model:
         Args:
             operation: The name of the operation.
             value: The parameters of the request.
-            spare: The paths of members that are validated elsewhere, with SageMaker's names and without indices. Here,
-                only the types of these members are checked.
+            spare: The paths of members that are validated elsewhere. A path consists of SageMaker's names, without
+                indices. Here, only the types of these members are checked.
 
         Raises:
             ServiceError: a value is not valid. If a value cannot be parsed, for example because of its type, the error
@@ -131,10 +131,11 @@ _CONSTRAINTS = {
 
 
 def _text(problem: shape_check.Problem) -> str:
-    """Describe an invalid value in SageMaker's words.
+    """Return SageMaker's error message about an invalid value.
 
     Raises:
-        ServiceError: the value has a wrong type.
+        ServiceError: the value cannot be parsed, for example because of its type. AWS reports this fault with another
+            error.
     """
     where = _where(problem.steps)
     if problem.what in _MALFORMED:

@@ -145,10 +145,10 @@ def remove_sdk_config(place: EndpointFiles, address: Address, path: Path) -> Non
 
 
 def _installed(place: EndpointFiles, address: Address) -> str:
-    """Return the text of the installed file.
+    """Return the text that :func:`install_sdk_config` writes for this endpoint.
 
-    The text names the endpoint's home. If an endpoint of a different home has replaced the file, the text of the file
-    differs, and :func:`remove_sdk_config` keeps the file.
+    The text names the endpoint's home. If an endpoint of a different home has replaced the file, the file contains a
+    different text, and :func:`remove_sdk_config` keeps the file.
     """
     return sdk_config(address).replace(_MARK, f"{_MARK} of {place.home}, which removes this file when it ends", 1)
 
@@ -194,7 +194,7 @@ def _file(variable: str, name: str) -> Path:
 
 
 def _replace(path: Path, sections: Mapping[str, list[str]]) -> None:
-    """Write sections into a file. Sections of the same names that fleetfit has written are replaced.
+    """Write sections into a file. If fleetfit has written sections with the same names before, replace them.
 
     Raises:
         ConfigurationError: a section of the same name belongs to the user, or the file cannot be written.
@@ -249,7 +249,10 @@ def write_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
 
 
 def remove_env_file(path: Path, place: EndpointFiles, address: Address) -> None:
-    """Remove the file that :func:`write_env_file` has written, so that scripts wait for the next endpoint's file."""
+    """Remove the file that :func:`write_env_file` has written. Keep the file if it was changed meanwhile.
+
+    Scripts that wait for the file then wait for the next endpoint.
+    """
     with contextlib.suppress(OSError):
         if path.read_bytes() == _variables(place, address).encode():
             path.unlink()

@@ -64,7 +64,7 @@ def read_call(headers: Mapping[str, str], body: bytes, signed_service: str) -> C
         signed_service: The service in the request's signature.
 
     Raises:
-        ServiceError: the request names no operation, or was signed for a service other than the operation's.
+        ServiceError: the request names no operation, or was signed for a service that does not have the operation.
     """
     target = headers.get("x-amz-target")
     content_type = headers.get("content-type", "").partition(";")[0].strip().lower()
@@ -145,7 +145,10 @@ class _Field:
 
 
 def _tree(form: Mapping[str, str]) -> _Field:
-    """Return a form's fields as a tree of the parts of their names, from which parameters are read in linear time."""
+    """Split the names of a form's fields into parts, and return the parts as a tree.
+
+    From the tree, parameters can be read in linear time.
+    """
     root = _Field()
     for name, text in form.items():
         field = root
@@ -252,7 +255,10 @@ def render_error(error: ServiceError, *, json_version: str | None, query_service
 
 
 def _xml(model: Model, name: str | None, value: Any) -> str | list[documents.Node]:
-    """Return the content of the XML element for a value of a shape. Return an empty text if there is no shape."""
+    """Return a value as the content of an XML element. The shape ``name`` of the model determines the format.
+
+    Return an empty text if ``name`` is None.
+    """
     if name is None:
         return ""
     shape = model.shapes[name]

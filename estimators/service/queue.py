@@ -53,7 +53,8 @@ class EndpointQueue:
     Args:
         jobs: The jobs on record.
         limit: The maximum number of jobs that run at once.
-        environment: The environment of the supervisors and of the jobs' hosts.
+        environment: The environment variables of the jobs' hosts and supervisors. A supervisor is the process that runs
+            a job.
         tell: A function that displays a line about an event.
     """
 

@@ -27,8 +27,8 @@ class Job:
 
     Attributes:
         record: The job's record.
-        status: The job's status, as the supervisor has written it. The members are those of DescribeTrainingJob's
-            response.
+        status: The job's status, as written by the job's supervisor, which is the process that runs the job. The
+            members are those of DescribeTrainingJob's response.
         own: The data that the endpoint has stored about the job. Empty if ``fit()`` has started the job.
     """
 

@@ -1,7 +1,7 @@
 """Unpack the code of a client's job from an archive in S3 into the job's record, before the job starts.
 
-On SageMaker, the toolkit of each host downloads the archive. Here the archive is a local file. If the code is not
-available, the job is refused before it starts, and the error has the reason.
+On SageMaker, each host's toolkit, the process that starts the script, downloads the archive. Here the archive is a
+local file. If the code is not available, the job is refused before it starts, and the error has the reason.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from estimators.job.request import TrainingJobSpec
 from estimators.records.record import JobRecord
 from estimators.service.storage import Storage
 
-#: The largest unpacked size of an archive, in bytes. The client waits meanwhile, and repeats its request after a
-#: timeout.
+#: The largest unpacked size of an archive, in bytes. The client waits while the archive is unpacked, and repeats its
+#: request after a timeout.
 _MAX_BYTES = 1 << 30
 #: Only one archive at a time is unpacked, because all use the same disk.
 _UNPACKING = threading.Lock()

@@ -6,7 +6,7 @@ processes is fixed. The position is written to ``service/<host>.events`` in the 
 Clients therefore miss no event and get no event twice, even if the endpoint is restarted.
 
 A line that is redrawn, such as a progress bar, is printed in many versions, which are called states here. At most one
-state per second becomes an event, and also the last state.
+state per second becomes an event. The last state always becomes an event.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class _Redrawn:
     Attributes:
         begins: Whether the process prints the carriage return at the beginning of each state. If so, the text before
             the line's end is the last state.
-        settled_ns: The time in the log at which the last state that became an event was printed, in nanoseconds.
+        settled_ns: The time of the last state that became an event, as recorded in the log, in nanoseconds.
         held: The latest state. None if it already is an event.
     """
 

@@ -22,7 +22,7 @@ class Attempt:
         checkpoints: The folder of the job's checkpoints.
 
     Attributes:
-        elastic: The membership controller of an elastic job, or None.
+        elastic: The membership controller of an elastic job, whose hosts may join and leave. None for other jobs.
         ranks: The host of each rank that has started.
     """
 

@@ -117,7 +117,7 @@ class Attempts:
         return self.wait(now, decision)
 
     def wait(self, now: float, decision: Again = _AT_ONCE) -> NextAttempt | Failure:
-        """Return the earliest time of the next attempt: the pause is over, and enough hosts are available.
+        """Return the earliest time at which the pause is over and enough hosts are available for the next attempt.
 
         If enough hosts will never be available, return the failure with which the job ends.
 

@@ -40,12 +40,12 @@ class ProvenanceCollector:
         self._timer: Timer | None = None
 
     def start_soon(self) -> None:
-        """Start the collector ``_DELAY`` seconds after the job, so that the collector does not slow the launch."""
+        """Start the collector in ``_DELAY`` seconds, so that the collector does not slow the launch of the job."""
         self._timer = self._loop.call_later(_DELAY, self._start)
 
     def hosts_start(self) -> None:
-        """Restart the delay of ``_DELAY`` seconds, because hosts are starting. Do nothing if the collector already
-        runs.
+        """Restart the delay of ``_DELAY`` seconds when hosts are started. Do nothing if the collector has already been
+        started.
         """
         if self._timer is not None:
             self._timer.cancel()

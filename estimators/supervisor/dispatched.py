@@ -34,8 +34,8 @@ from estimators.supervisor.ipc_server import ControlSocket
 #: The first and the longest pause before fleetfit connects to a dispatcher again, in seconds. Each pause is twice as
 #: long as the previous pause.
 _WAIT_S, _LONGEST_WAIT_S = 0.5, 10.0
-#: The seconds without a connection after which clients receive an error, and the seconds after which this process gives
-#: up and exits.
+#: Two times without a connection, in seconds. After the first, clients receive an error. After the second, this process
+#: gives up and exits.
 _TELL_AFTER_S, _GIVE_UP_AFTER_S = 60.0, 1800.0
 
 
@@ -222,7 +222,8 @@ class DispatchedJob:
         """Respond to a request of a client. A ``ping``, and a ``stop`` of a job that was not submitted yet, are handled
         here. All other requests are forwarded to the dispatcher.
 
-        Before a request is forwarded, the method waits until the dispatcher has the job.
+        Before a request is forwarded, the method waits until the dispatcher has the job. If the job ends before, the
+        response is an error.
         """
         lost = _now() - self._lost_since if self._lost_since is not None else 0.0
         if message["op"] == "ping":

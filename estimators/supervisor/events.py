@@ -78,7 +78,7 @@ class StopAsked:
 
     Attributes:
         reason: The reason for the stop.
-        grace_s: How long the script has to save, in seconds. None for the job's setting.
+        grace_s: The time that the script gets for saving, in seconds. None for the job's setting.
     """
 
     reason: str
@@ -116,11 +116,11 @@ class HostsAwaited:
 
 @dataclass(frozen=True)
 class HostTaken:
-    """A host of a job whose ranks train together is taken away, either after a notice or at once.
+    """A host of a job that is not elastic is taken away, either after a notice or at once.
 
     Attributes:
         host: The host.
-        notice_s: How long the host's processes have to save, in seconds. None if the host is taken away at once.
+        notice_s: The time that all ranks get for saving, in seconds. None if the host is taken away at once.
         back_in_s: In how many seconds the host returns. None if the host never returns.
     """
 
@@ -131,14 +131,18 @@ class HostTaken:
 
 @dataclass(frozen=True)
 class HostReturned:
-    """In a job whose ranks train together, a host that was taken away has returned."""
+    """A host that was taken away from a job that is not elastic has returned."""
 
     host: str
 
 
 @dataclass(frozen=True)
 class OfOutcome:
-    """Base class of events about something that has succeeded, or has failed with a failure."""
+    """Base class of events about the end of a step, which has succeeded or has failed.
+
+    Attributes:
+        failure: The failure. None if the step has succeeded.
+    """
 
     failure: Failure | None
 
@@ -148,7 +152,7 @@ class Collected(OfOutcome):
 
 
 class OverThere(OfOutcome):
-    """The job has ended on its managed service."""
+    """The job has ended on its managed service (SageMaker)."""
 
 
 Event: TypeAlias = (

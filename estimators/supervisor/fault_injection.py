@@ -116,7 +116,7 @@ class FaultInjector:
         """Cancel all faults and interruptions. Call the function when the job is over.
 
         Returns:
-            The faults that did not happen, although the attempt of the job for which they were planned has begun.
+            The faults that did not happen although the attempt for which they were planned has begun.
         """
         self._over = True
         self.attempt_ended()

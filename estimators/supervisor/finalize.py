@@ -67,7 +67,7 @@ def write_ending(
         journal: The journal of the job.
         record: The job's record.
         spec: The job's spec with the hosts of the last attempt.
-        model: The path of the model that a host's agent has reported, or None.
+        model: The path of the model that a host has reported, or None.
         there: The service's last description of a job on a managed service. None for other jobs.
         stopped_as: The secondary status and the message of a job that was stopped. None if the job was not stopped.
         failure: The failure of the job, or None.
@@ -106,7 +106,7 @@ def bill(journal: Journal) -> None:
 
 
 def tidy() -> None:
-    """Remove temporary folders that jobs have left behind because they were killed."""
+    """Remove the temporary folders of killed jobs, which could not remove the folders themselves."""
     with contextlib.suppress(Exception):  # an error in another job's folders must not fail this job
         for path in unused.unused_folders():
             removing.remove_tree(path, ignore_errors=True)

@@ -21,7 +21,7 @@ class HostEvents:
         journal: The journal of the job.
         machine: The state machine of the job.
         injector: The fault injection of the job.
-        mirror: The copy of the job's status on a managed service.
+        mirror: The object that copies the job's status from a managed service.
         managed: Whether the job runs on a managed service.
 
     Attributes:

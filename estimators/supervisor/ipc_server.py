@@ -1,4 +1,4 @@
-"""Provide the supervisor's control socket in the record, and its connection to a waiting caller.
+"""Connect a supervisor to its clients: the control socket in the record, and the connection to a waiting caller.
 
 The socket and the connection accept requests (:mod:`container.contract.messages`). Only the control socket sends
 responses. Only the user can access the socket, because the record's folder is private to the user.

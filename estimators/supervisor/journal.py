@@ -114,7 +114,7 @@ class Journal:
         return self._writer.attempt
 
     def start_attempt(self, number: int) -> None:
-        """Record the following output and events as those of another attempt."""
+        """Set the number of the current attempt, to which the following output and events belong."""
         self._writer.start_attempt(number)
 
     def event(self, kind: str, **data: Any) -> None:

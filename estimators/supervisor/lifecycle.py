@@ -1,4 +1,4 @@
-"""Define the stages that a job passes through in its supervisor, and the transitions between them. Pure."""
+"""Define the stages that a job passes through in its supervisor, and the transitions between them, as a table."""
 
 from __future__ import annotations
 

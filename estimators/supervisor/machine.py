@@ -46,10 +46,10 @@ from estimators.supervisor.events import (
 )
 from estimators.supervisor.lifecycle import TRANSITIONS, Happening, Stage
 
-#: How long the other hosts have to end after the loss of a host, in seconds.
+#: How long the other hosts may take to end after the loss of a host, in seconds.
 _LOST_GRACE = 0.3
-#: How long the other hosts have to end after the failure of a host, in seconds, before they are killed. The hosts' own
-#: limit is 0.5 s.
+#: How long the other hosts may take to end after the failure of a host, in seconds. Then they are killed. The hosts'
+#: own limit is 0.5 s.
 _END_TIMEOUT = 1.5
 #: How long the outputs may take to be packed after the script's time to save is over, in seconds.
 _COLLECT_TIMEOUT = 10.0
@@ -103,11 +103,11 @@ class JobMachine:
 
     Args:
         attempts: The job's attempts, with the hosts that are available for the attempts.
-        stop_grace_s: How long the script has to save when the job is stopped, in seconds.
+        stop_grace_s: The time that the script gets for saving when the job is stopped, in seconds.
         max_run_s: How long the hosts may run in all attempts together, in seconds. None for no limit.
         max_wait_s: How long the job may take in total, including the time in which it waits, in seconds. None for no
             limit.
-        managed: Whether the job is on a managed service. The service then decides when the job ends.
+        managed: Whether the job is on a managed service (SageMaker). The service then decides when the job ends.
         elastic: Whether hosts may join and leave.
         queued: Whether the job waits for its turn in a queue.
         mask: Removes the job's secrets from a failure. None to keep failures unchanged.
@@ -118,7 +118,7 @@ class JobMachine:
         hosts: The hosts of the attempt.
         ended: For each host of the attempt that has ended, how it ended, by the host's name.
         failure: The failure that prevents the attempt or the job from continuing, or None.
-        reported: The failure that a host's toolkit has reported, or None.
+        reported: The failure that a host's toolkit (the process that starts the ranks) has reported, or None.
         terminated: The first host whose toolkit received SIGTERM from another program, or None.
         stopped_as: The final secondary status and the message of a job that is being stopped. None for other jobs.
         hurried: Whether the job is terminated without waiting for outputs.
@@ -526,7 +526,10 @@ class JobMachine:
         self._do(Do.QUEUE_AGAIN)
 
     def _start_next(self) -> None:
-        """Start another attempt on the available hosts if its time has come and enough hosts are available."""
+        """Start another attempt on the available hosts if its time has come and enough hosts are available.
+
+        If enough hosts will never be available, fail the job.
+        """
         if self.stage is not Stage.WAITING or not self.has_turn:
             return
         self._cancel(Due.NEXT)
@@ -580,7 +583,7 @@ class JobMachine:
             self._in(_PREPARING_POLL, Due.TAKE)
 
     def _take_host(self, taken: HostTaken) -> None:
-        """Take a host away from a job whose ranks train together.
+        """Take a host away from a job that is not elastic.
 
         If the host gets a notice, all ranks are notified, and the host is killed when the notice has expired. If the
         host gets no notice, the host is killed at once.

@@ -1,4 +1,4 @@
-"""The process of a job's supervisor, which ``estimators.client.launch`` starts."""
+"""Run a job's supervisor in a process of its own, which ``estimators.client.launch`` starts."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Matching:
                 )
 
     def _warn_of_group(self, pattern: _Pattern, match: Match[str]) -> None:
-        """Warn once if another group than the first has matched, for example in ``a: ([0-9.]+)|b: ([0-9.]+)``."""
+        """Warn once about a regex that has matched without its first group, such as ``a: ([0-9.]+)|b: ([0-9.]+)``."""
         if pattern.told or match.lastindex is None:
             return
         pattern.told = True

@@ -1,5 +1,5 @@
-"""Improve the hint about a module that a script could not import. The module may be the user's own file, next to the
-job's code, which was not sent to the hosts.
+"""Improve the hint about a module that a script could not import. The module may be a file of the user that is next to
+the job's code, but was not sent to the hosts.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ def hint_at(hint: str, code: Path, cwd: str, sent: Path) -> str | None:
     """Return a better hint if a missing module is near the job's code.
 
     Args:
-        hint: A hint from the host's toolkit, which knows only the files that were sent.
+        hint: A hint from the host's toolkit, the process that starts the script. The toolkit knows only the files that
+            were sent.
         code: The path of the entry point if only this file was sent. Otherwise, the path of the source folder.
         cwd: The caller's working directory.
         sent: The folder of the job's copy of the code.

@@ -1,7 +1,7 @@
-"""Take hosts away from a job whose ranks train together, for injected faults. The attempt ends, and another attempt
-follows.
+"""Carry out injected faults in a job that is not elastic: kill ranks, take hosts away, and return hosts.
 
-The state machine (:mod:`.machine`) decides what follows.
+If a host is taken away, the ranks on the other hosts cannot continue. Therefore the attempt ends. The state machine
+(:mod:`.machine`) decides whether another attempt follows.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class GangHosts:
-    """The hosts of a job whose ranks train together, as the fault injection sees them.
+    """The hosts of a job that is not elastic, as the fault injection sees them.
 
     The class implements :class:`estimators.supervisor.fault_injection.FaultyHosts`.
 
@@ -31,13 +31,13 @@ class GangHosts:
         self._job = job
 
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
-        """Post the event that the host is taken away. The state machine then requests that the ranks of all hosts save,
-        because they train together, and kills the host after ``notice_s`` seconds.
+        """Post the event that the host is taken away. The state machine then requests that the ranks of all hosts save.
+        After ``notice_s`` seconds, it kills the host.
         """
         self._job.post(HostTaken(host, notice_s, back_in_s))
 
     def kill_rank(self, rank: int, signal: int) -> None:
-        """Send a signal to a rank, through the toolkit of the rank's host."""
+        """Send a signal to a rank, through the toolkit of the rank's host, which has started the rank."""
         host = self._job.attempt.ranks.get(rank)
         if host is None:  # the rank has not started, or the image lacks the toolkit
             text = f"signal {signal} was not sent to rank {rank}: the rank is not running"

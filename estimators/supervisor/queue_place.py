@@ -1,4 +1,4 @@
-"""Wait until a job may start, if jobs on this machine queue for its cores, GPUs and memory."""
+"""Wait until a job may start, if jobs on this machine queue for the machine's cores, GPUs and memory."""
 
 from __future__ import annotations
 

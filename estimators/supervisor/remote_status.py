@@ -13,7 +13,7 @@ from estimators.supervisor.journal import Journal
 
 
 class Mirror:
-    """The copy of a job's status on the managed service that runs the job.
+    """The handler that copies a job's status from a managed service, which runs the job, into the job's record.
 
     Args:
         record: The job's record.

@@ -25,7 +25,7 @@ def longest_silence(hang_timeout: float | None, start_timeout: float, *, elastic
 
 
 class HostStreams:
-    """The output streams of the hosts' toolkits. The output arrives in chunks of any size."""
+    """The output streams of the hosts' toolkits, in chunks of any size. A toolkit starts the ranks on its host."""
 
     def __init__(self) -> None:
         self._buffers: dict[str, bytearray] = {}

@@ -534,7 +534,11 @@ class Supervisor:
         return finalize.misplaced(self._record, found)
 
     async def linger(self) -> None:
-        """Wait for the provenance collector, for a limited time. The caller has already received the result."""
+        """Wait a limited time for the provenance collector, then end the collector.
+
+        The caller has already received the result. Unless the time is shortened, also remove the temporary folders of
+        killed jobs.
+        """
         seconds = _ABANDONED_TIMEOUT if self.machine.abandoned else self._linger
         late = await self._provenance.wait(seconds)
         self.loop.end_descendants(spare=self.protected - late)
@@ -546,7 +550,8 @@ class Supervisor:
     def diverged(self, event: wire.Event, text: str) -> None:
         """Warn of a metric that is not a number. Fail the job if its option ``on_nan`` is ``"fail"``.
 
-        A job on a managed service is only warned about here, because its toolkits fail the job themselves.
+        Here, a job on a managed service only gets the warning. The job's toolkits, which start the ranks, fail the job
+        themselves.
 
         Args:
             event: The event of the metric.

@@ -1,4 +1,4 @@
-"""Define state machines as tables of states and events. Pure."""
+"""Define state machines as tables of states and events."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Table(dict[tuple[S, H], S], Generic[S, H]):
     in the state.
 
     Args:
-        what: The object whose states these are, for error messages. An example is "a job".
+        what: The kind of object that has these states, for error messages, such as "a job".
         transitions: The next state for each pair of a state and an event.
     """
 

@@ -252,7 +252,8 @@ class TuningSpec:
         warm_start: The request's ``WarmStartConfig``.
         population: The fields of :class:`PopulationConfig`, for the strategy PBT.
         max_failures: The number of failed trials after which the tuning job ends. With None, failures end the tuning
-            job only if all of the first five trials fail.
+            job only if no trial has reported a value yet: after five failed trials, or after one trial that has
+            completed without a value.
         repeats: Whether several trials may have the same hyperparameters.
         shared_fleet: The fields of :class:`SharedFleetConfig` for a shared fleet. The fleet's deadline is
             ``max_runtime_s``.

@@ -51,7 +51,7 @@ def trial_line(row: dict[str, Any], place: int, spec: TuningSpec, *, best: bool 
 
 
 def held_up_by(record: TuningRecord) -> str | None:
-    """Return why a tuning job currently makes no progress. Return None if it makes progress or has ended."""
+    """Return what currently hinders a tuning job. Return None if nothing hinders it, or if it has ended."""
     status = record.status()
     own = status.get("Fleetfit", {})
     if is_terminal(status):
@@ -80,7 +80,9 @@ def summary(record: TuningRecord) -> str:
 
 
 def failure(record: TuningRecord, status: Mapping[str, Any]) -> TuningJobError:
-    """Return the error for a tuning job that has failed. The message ends with the message of the last failed trial."""
+    """Return the error for a tuning job that has failed. On the user's hosts, the message ends with details of the last
+    failed trial.
+    """
     text = f"tuning job {record.name!r} failed: {status.get('FailureReason')}"
     failed = [row for row in record.trials() if row["state"] == "Failed"]
     if failed and not record.is_managed:
@@ -187,8 +189,8 @@ def report(record: TuningRecord, path: str | Path) -> Path:
 
 
 class TrialLines:
-    """The output for a caller that waits for a tuning job: a line for each trial that ends, and the reason if the
-    tuning job makes no progress.
+    """The output for a caller that waits for a tuning job: a line for each trial that ends, and a line if something
+    hinders the tuning job, such as a full disk.
 
     Args:
         record: The tuning job's record.
@@ -200,7 +202,7 @@ class TrialLines:
         self._told: str | None = None
 
     def changed(self) -> None:
-        """Print what has changed in the record: the reason if the tuning job makes no progress, and the trials."""
+        """Print what has changed in the record: what hinders the tuning job, and which trials have ended."""
         held_up = held_up_by(self.record)
         if held_up is not None and held_up != self._told:
             say(held_up)

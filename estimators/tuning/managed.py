@@ -116,8 +116,8 @@ class ManagedTuning:
         return self._take(answer, summaries, trouble)
 
     def _pass_on_stop(self) -> str | None:
-        """Stop the tuning job on the service if the user has requested a stop. If the stop fails, the next call retries
-        it.
+        """Stop the tuning job on the service if the user has requested a stop. If this fails, the next call tries
+        again.
 
         Returns:
             The reason why the stop failed, or None.

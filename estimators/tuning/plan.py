@@ -1,4 +1,4 @@
-"""Represent the plan of a tuning job, which ``HyperparameterTuner.plan()`` returns, as data."""
+"""Represent the plan of a tuning job as data. ``HyperparameterTuner.plan()`` returns the plan."""
 
 from __future__ import annotations
 

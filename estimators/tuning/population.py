@@ -27,7 +27,8 @@ class Member(NamedTuple):
 
     Attributes:
         origin: The index of the member of the last generation from whose checkpoint the new member continues.
-        changed: Whether the new member's hyperparameters are changed, instead of being those of ``origin``.
+        changed: Whether the new member's hyperparameters are changed. If False, they are the hyperparameters of
+            ``origin``.
     """
 
     origin: int

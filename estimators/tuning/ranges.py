@@ -135,11 +135,11 @@ class CategoricalParameter(ParameterRange):
         return str(value)
 
     def as_tuning_range(self, name: str) -> dict[str, Any]:
-        """Return the range for an image with an entry point, with the choices as plain strings."""
+        """Return the range for an image that runs its own entry point, with the choices as plain strings."""
         return {"Name": name, "Values": list(self.values)}
 
     def as_json_range(self, name: str) -> dict[str, Any]:
-        """Return the range for a script, with the choices as JSON. JSON preserves the types of the values."""
+        """Return the range for a user's script, with the choices as JSON. JSON preserves the types of the values."""
         return {"Name": name, "Values": [codec.encode_value(name, choice) for choice in self.choices]}
 
 
@@ -148,8 +148,8 @@ def to_request(ranges: Mapping[str, ParameterRange], *, plain: bool) -> dict[str
 
     Args:
         ranges: The ranges by the names of the hyperparameters.
-        plain: Whether to write values as plain texts, for an image with an entry point. If False, values are written as
-            JSON.
+        plain: Whether to write values as plain texts, for an image that runs its own entry point. If False, values are
+            written as JSON, for a script of the user.
 
     Raises:
         ConfigurationError: a name is reserved or too long, or a value is not a range.
@@ -236,10 +236,11 @@ def size(request: Mapping[str, Any]) -> int | None:
 
 
 def examples(given: ParameterRange) -> list[Any]:
-    """Return examples of the values of a range. If the entry point is a function, its parameters are checked with them.
+    """Return example values of a range. If a job's entry point is a function, the examples are used to check the
+    function's parameters.
 
-    These are all values of a choice, the lowest number of a range of whole numbers, or one number of a range of real
-    numbers.
+    The examples are all values of a choice, the lowest number of a range of whole numbers, or one number of a range of
+    real numbers.
     """
     if isinstance(given, CategoricalParameter):
         return given.choices

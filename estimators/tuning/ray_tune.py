@@ -25,7 +25,7 @@ from estimators.job.request import RunOptions
 _COMING_S = 60.0
 #: The interval at which a job's record is polled, in seconds.
 _LOOK_S = 0.1
-#: How long the script of a trial has to save when Tune ends the trial, in seconds.
+#: The time that the script of a trial gets for saving when Tune ends the trial, in seconds.
 _GRACE_S = 5.0
 #: Options of the backend that the user must not set, because the placement group of a trial determines them.
 _OF_THE_TRIAL = ("address", "placement_group", "labels")

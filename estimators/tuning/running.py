@@ -1,5 +1,5 @@
-"""Start and stop tuning jobs, and wait for them. If the process of a tuning job is killed, a waiting caller restarts
-it.
+"""Start and stop tuning jobs, and wait for them. If a tuning job's process is killed, a waiting caller restarts the
+process.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def creating(
         own: Additional values for the tuning job's process. They are stored in the status under ``Fleetfit``.
 
     Yields:
-        The empty template, whose content the block writes.
+        The empty template: the record from which the records of the trials' jobs are made. The block fills it.
 
     Raises:
         ConfigurationError: the name is not valid.
@@ -162,7 +162,10 @@ def revive(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
 
 
 def stop(record: TuningRecord, env: Mapping[str, str] | None = None) -> None:
-    """Stop a tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
+    """Request that a tuning job and its trials stop, and return at once. Do nothing if the tuning job has ended.
+
+    If the tuning job's process is not running, restart it, so that it carries out the request.
+    """
     if not is_terminal(record.status()):
         record.ask_to_stop()
         ensure(record, env)
@@ -207,8 +210,8 @@ def follow(record: TuningRecord, timeout: float | None = None, env: Mapping[str,
 
 
 def _comes_up(record: TuningRecord) -> bool:
-    """Return whether this process has started a process for the tuning job that is still running.
+    """Return whether a process that this process has started for the tuning job is still running.
 
-    Such a process may not hold the record's lock yet.
+    The started process may not hold the record's lock yet.
     """
     return any(process.poll() is None for path, process in _processes if path == record.path)

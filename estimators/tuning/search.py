@@ -31,7 +31,7 @@ _MEDIAN_OF = 4
 
 
 class _OneWriter(JournalFileSymlinkLock):
-    """A lock for the journal that does nothing.
+    """A lock that does nothing, because the journal needs no lock.
 
     A lock file of Optuna would remain if its owner were killed. The record's lock already ensures that only one process
     opens the journal, and the kernel releases that lock even if the process is killed.

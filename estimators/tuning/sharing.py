@@ -58,7 +58,8 @@ class Sharing:
         return has_room(self._standings(running, values), self._config, self._bounds, self.time_share)
 
     def share(self, running: Mapping[int, Running], values: Mapping[int, float | None]) -> tuple[int, ...]:
-        """Move hosts between trials, so that better trials get more hosts.
+        """Move hosts between trials, so that better trials get more hosts. Do nothing if the last call was less than
+        ``_LOOK_S`` seconds ago.
 
         Args:
             running: The running trials, by number.

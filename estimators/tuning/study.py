@@ -208,10 +208,9 @@ class Tuning:
         return changed
 
     def _ask(self) -> tuple[Trial, dict[str, str]] | None:
-        """Return the next trial and its hyperparameters. Without ``repeats``, no other trial has the same
-        hyperparameters, except with PBT.
+        """Return the next trial and its hyperparameters. Return None if all combinations have been tried.
 
-        Return None if all combinations of hyperparameters have been tried.
+        Unless the spec allows ``repeats`` or the strategy is PBT, no other trial has the same hyperparameters.
         """
         parameter_ranges = self.spec.parameter_ranges
         # with PBT, a member may continue with unchanged hyperparameters
@@ -241,7 +240,8 @@ class Tuning:
         return self._sharing is None or self._sharing.has_room(self.running, self._last_values())
 
     def _start(self, trial: Trial, row: dict[str, Any], reported: int = 0) -> None:
-        """Start a trial's job, and follow it. If an earlier process has started the job, only follow it.
+        """Start a trial's job, and follow it. If an earlier process has started the job, only follow it. If the disk is
+        full, keep the trial for :meth:`_start_again`.
 
         Args:
             trial: The trial.
@@ -328,7 +328,7 @@ class Tuning:
         return bool(found)
 
     def _approach(self, running: Running, goal: Goal, step: int, value: float) -> None:
-        """Stop a trial's job if the trial has reached the goal."""
+        """Check whether a value reaches the goal. If so, record the time, and request that the trial's job stops."""
         if running.reached is not None or not goal.reached(value):
             return
         status = running.record.stored_status() or {}
@@ -368,7 +368,11 @@ class Tuning:
     def _outcome(
         self, running: Running, status: dict[str, Any], value: float | None
     ) -> tuple[str, float | None, str | None]:
-        """Return a trial's state, its value or None, and the reason for its failure or stop, or None."""
+        """Determine how a trial has ended, from the status of its job.
+
+        Returns:
+            The trial's state. The trial's value, or None. The reason why the trial failed or was stopped, or None.
+        """
         state, goal = status["TrainingJobStatus"], self.goal
         kept = value if goal is None else None  # for a goal, the objective's value is a time, not the metric's value
         if state == "Failed":
@@ -404,6 +408,8 @@ class Tuning:
 
     def _revive(self, running: Running) -> bool:
         """Resume a job whose supervisor was lost, for example by a restart of the machine. A job is resumed only once.
+
+        The supervisor is the process that runs the job.
 
         Returns:
             Whether the job was resumed.
@@ -459,7 +465,7 @@ class Tuning:
         return {number: sign * last if last is not None else None for number, last in lasts.items()}
 
     def _share(self, sharing: Sharing) -> bool:
-        """Share the fleet among the running trials.
+        """Move hosts of the fleet to better trials. Request that the jobs of trials that lose all their hosts stop.
 
         Returns:
             Whether the number of a trial's hosts has changed.

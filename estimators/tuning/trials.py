@@ -1,5 +1,5 @@
-"""Start trials as ordinary training jobs made from the tuning job's template, and read their values from
-their records.
+"""Start trials as ordinary training jobs made from the tuning job's template, and read the trials' values from the
+jobs' records.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from estimators.records.record import JobRecord, jobs_folder
 #: The prefix for the names of ranges that are settings of the launcher, not hyperparameters of the script.
 FLEET = "fleet."
 
-#: The longest time that a trial has to save when it is stopped, in seconds.
+#: The longest time that a trial gets for saving when it is stopped, in seconds.
 STOP_GRACE = 5.0
 
 
@@ -101,7 +101,7 @@ def start(
     Raises:
         JobExistsError: the job already has a record.
         RecordError: the record cannot be written.
-        BackendError: the job's supervisor cannot be started.
+        BackendError: the job's supervisor, the process that runs the job, cannot be started.
     """
     spec = trial_spec(TrainingJobSpec.from_request(template.read_request()), name, values, home)
     options = JobOptions.from_dict(template.read_options())
@@ -134,8 +134,8 @@ class Follower:
     """A reader of the values of the objective that a trial's job reports. Each poll continues where the last poll
     ended.
 
-    Values of a higher rank are ignored as soon as a lower rank has reported a value. The lowest rank is the chief, if
-    the chief reports values.
+    As soon as a rank has reported a value, values of higher ranks are ignored. If rank 0, the chief, reports values,
+    only the values of the chief count from then on.
 
     Attributes:
         values: The values that have been reported so far.

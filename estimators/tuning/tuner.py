@@ -90,7 +90,8 @@ class HyperparameterTuner:
             continues.
         population_config: Not in the SageMaker SDK. The options of PBT.
         max_failures: Not in the SageMaker SDK. The number of failed trials after which the tuning job ends. With None,
-            failures end the tuning job only if all of the first five trials fail.
+            failures end the tuning job only if no trial has reported a value yet: after five failed trials, or after
+            one trial that has completed without a value.
         repeats: Not in the SageMaker SDK. Whether several trials may have the same hyperparameters, for scripts with
             random results. If False, the tuning job ends when all combinations have been tried.
         shared_fleet: Not in the SageMaker SDK. The number of hosts that all trials share until the deadline
@@ -411,7 +412,11 @@ class HyperparameterTuner:
         )
 
     def _check_shared(self) -> None:
-        """Raise an error if the number of hosts of the trials cannot change as a shared fleet requires."""
+        """Check that the shared fleet can decide how many hosts each trial has. Do nothing without a shared fleet.
+
+        Raises:
+            ConfigurationError: the estimator's strategy, its number of hosts or a range does not allow this.
+        """
         settings, fleet = self.estimator.settings, self.shared_fleet
         if fleet is None:
             return
@@ -548,7 +553,10 @@ class HyperparameterTuner:
         return HyperparameterTuningJobAnalytics(record.name, home=record.home)
 
     def stop_tuning_job(self) -> None:
-        """Stop the tuning job and its trials without waiting. Do nothing if the tuning job has ended."""
+        """Request that the tuning job and its trials stop, and return at once.
+
+        Do nothing if the tuning job has ended.
+        """
         running.stop(self._record(), self._env())
 
     def wait(self, timeout: float | None = None) -> None:

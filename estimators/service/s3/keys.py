@@ -159,7 +159,9 @@ class Bucket:
         )
 
     def place(self, staged: Path, key: str) -> None:
-        """Make a staged file the object with a key, atomically. Call this method while the bucket is :meth:`locked`.
+        """Move a staged file to its place, so that it becomes the object with a key. The move is atomic.
+
+        Call this method while the bucket is :meth:`locked`.
 
         Raises:
             ServiceError: a link leads out of the bucket.
@@ -198,7 +200,7 @@ class Bucket:
             _remove_empty(own)
 
     def sweep(self) -> None:
-        """Remove incomplete files that remain from servers that were killed."""
+        """Remove the incomplete objects and uploads that killed servers have left."""
         for path in self.own.glob("new-*"):
             if _STAGED.fullmatch(path.name):
                 with contextlib.suppress(OSError), open(path, "r+b") as file:

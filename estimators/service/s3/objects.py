@@ -112,8 +112,9 @@ def describe(file: BinaryIO, key: str) -> Described:
 
 
 def glance(path: Path, key: str) -> Described | None:
-    """Return the metadata of an object for a list, even if the object cannot be read. Return None if the object was
-    deleted.
+    """Return the metadata of an object for a list of objects. Return None if the object was deleted.
+
+    If the object cannot be read, return the metadata that is known without reading it.
     """
     try:
         with _open(path) as file:
@@ -305,8 +306,8 @@ def _note(
         state: The result of :func:`os.fstat` for the file.
         etag: The ETag of the file.
         headers: The headers that belong to the object.
-        ours: Whether to raise an error if the disk cannot store the metadata. If False, the metadata is stored in
-            memory instead.
+        ours: Whether the server has written the file. In this case, an error of the disk is raised. Otherwise, or if
+            the file system has no extended attributes, the metadata is stored in memory instead.
 
     Raises:
         ServiceError: the metadata is too large.

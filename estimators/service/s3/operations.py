@@ -32,8 +32,8 @@ _OVERRIDES = {
     for name in ("content-type", "content-language", "expires", "cache-control", "content-disposition",
                  "content-encoding")
 }  # fmt: skip
-#: Prefixes of headers that this server does not support. Requests with such headers are refused. If the server ignored
-#: the headers, the effect would differ from the requested effect.
+#: The prefixes of unsupported headers. Requests with such headers are refused. If the server ignored the headers, the
+#: effect would differ from the requested effect.
 _REFUSED = (
     "x-amz-write-offset-bytes", "x-amz-if-match-", "x-amz-object-lock-",
     "x-amz-server-side-encryption-customer-", "x-amz-copy-source-server-side-encryption-customer-",
@@ -110,7 +110,7 @@ class Operations:
         return found(request)
 
     def sweep(self) -> None:
-        """Remove incomplete files that remain from servers that were killed."""
+        """Remove the incomplete objects and uploads that killed servers have left."""
         with os.scandir(self.folder) as entries:
             names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
         for name in names:
@@ -464,7 +464,7 @@ class Operations:
 
 
 def _place(request: Request, bucket: Bucket, staged: Path) -> None:
-    """Make a staged file the requested object, if the request's conditions hold at this time."""
+    """Turn a staged file into the requested object, if the request's conditions hold at this time."""
     with bucket.locked():
         if any(name in request.headers for name in ("if-match", "if-none-match")):
             requests.check_conditions(request.headers, _described(bucket, request.key))
@@ -480,7 +480,7 @@ def _described(bucket: Bucket, key: str) -> Described | None:
 
 
 def _listed(bucket: Bucket, name: str, is_prefix: bool, coding: str) -> documents.Node | None:
-    """Return the entry of a key in a list. Return None if the object was deleted."""
+    """Return a key's entry for a list of objects. Return None if the object was deleted."""
     if is_prefix:
         return "CommonPrefixes", [("Prefix", documents.coded(name, coding))]
     path = bucket.find(name)
@@ -517,9 +517,9 @@ def _as_header(name: str, value: str) -> str:
 
 
 def _only_part(request: Request, described: Described) -> tuple[int, int] | None:
-    """Return the start and the length of an object that was not uploaded in parts, if its part 1 is requested.
+    """Return the start and the length of the part that ``partNumber`` requests: part 1 of an object that has one part.
 
-    Return None for an empty object.
+    This part is the whole object. Return None for an empty object.
 
     Raises:
         ServiceError: the object has several parts, or a part other than the first is requested.

@@ -71,9 +71,9 @@ class Upload:
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Lock the upload, so that two requests do not complete it at the same time.
+        """Lock the upload during a ``with`` block, so that two requests do not complete the upload at the same time.
 
-        A client repeats its request if the response takes too long.
+        The second request comes from a client that repeats its request because the response takes too long.
         """
         descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
@@ -131,7 +131,7 @@ def uploads(bucket: Bucket) -> Iterator[Upload]:
 
 
 def add(bucket: Bucket, upload: Upload, number: int, staged: Path, etag: str) -> None:
-    """Make a staged file a part of an upload.
+    """Add a staged file to an upload as a part.
 
     All parts with the same number are kept, because the client selects one of them at the end.
     """

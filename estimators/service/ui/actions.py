@@ -55,7 +55,7 @@ async def read_form(request: Request) -> Form:
 
 
 def stop(record: JobRecord, form: Form) -> str:
-    """Stop a job."""
+    """Request that a job stops. If the form has the field ``now``, the script gets no time to save."""
     TrainingJob(record).stop(grace=0.0 if form.get("now") else None)
     return record.name
 
@@ -96,7 +96,7 @@ def resize_to(record: JobRecord, form: Form) -> str:
 
 
 def interrupt(record: JobRecord, form: Form) -> str:
-    """Interrupt a host of an elastic job, with the requested seconds of notice, like a spot instance."""
+    """Interrupt a host of an elastic job as if the host were a spot instance. The form has the seconds of notice."""
     TrainingJob(record).interrupt(form.get("host", ""), float(_number(form, "notice")))
     return record.name
 

@@ -113,7 +113,7 @@ class Console:
         return HTMLResponse(fleet.hosts_html(running, self._home))
 
     def studies(self, request: Request) -> Response:
-        """Show the list of studies."""
+        """Show the list of studies (hyperparameter tuning jobs)."""
         return HTMLResponse(fleet.studies_html(self._home))
 
     def study(self, request: Request) -> Response:

@@ -163,8 +163,8 @@ async def follow(record: JobRecord, wanted: Wanted, ending: threading.Event) -> 
     Args:
         record: The job's record.
         wanted: The filter of the lines.
-        ending: An event that is set when the server stops. It ends this function, so that an open page does not delay
-            the server.
+        ending: An event that is set when the server stops. The event ends this function, so that an open page does not
+            delay the server.
     """
     follower: PageFollower | None = None
     try:

@@ -101,7 +101,10 @@ def _pending(status: Mapping[str, Any]) -> str:
 
 
 def _runs_elsewhere(record: JobRecord) -> bool:
-    """Return whether SageMaker or a dispatcher's machine runs the job. The page cannot start such a job again."""
+    """Return whether SageMaker or a dispatcher runs the job. The page cannot start such a job again.
+
+    A dispatcher is a machine to which jobs are submitted.
+    """
     request = record.read_request()
     kind = (request.get("ResourceConfig") or {}).get("InstanceType")
     return capabilities(kind).managed or record.read_options().get("dispatcher") is not None

@@ -1,5 +1,8 @@
 """Control the membership of an elastic job in its supervisor: hosts and workers (:mod:`.members`) join and leave.
 
+A worker is a process that trains. A worker in the cluster has a rank. A host's toolkit is the process that starts the
+workers of the host.
+
 The controller sends the list of workers to a driver, which assigns the ranks. The driver is either Horovod's
 (:mod:`.driver`) or the driver for workers that restart (:mod:`.restarting`). A new worker is added to the list only
 after it has imported its modules. Until then, the other workers train. The decisions are in :mod:`.deciding` and
@@ -139,8 +142,9 @@ class ElasticController:
         return self.loop.time()
 
     def later(self, seconds: float, callback: Callable[[], None]) -> Timer:
-        """Schedule a call of ``callback`` in ``seconds`` seconds, and return the timer. The function is not called if
-        the training is over by then.
+        """Schedule a call of ``callback`` in ``seconds`` seconds, and return the timer.
+
+        The call is omitted if the training is over by then.
         """
 
         def call() -> None:
@@ -167,7 +171,7 @@ class ElasticController:
             self.job.fail_job(failure)
 
     def fail_with(self, message: str, cause: Cause) -> None:
-        """Close the controller, and fail the job with a failure of the training as a whole.
+        """Close the controller, and fail the job. The failure concerns the whole training, not one worker.
 
         Args:
             message: The text of the failure.
@@ -260,7 +264,7 @@ class ElasticController:
     def _script_ended(self, worker: Worker, code: int, failure: Failure | None, *, consequence: bool) -> None:
         """Record that a worker's script has ended, and inform the driver.
 
-        The method is for jobs whose workers can restart, and for scripts that were not told to exit.
+        Only jobs whose workers can restart use this method, for scripts that have ended without an instruction to exit.
 
         Args:
             worker: The worker.

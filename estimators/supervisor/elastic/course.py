@@ -1,4 +1,4 @@
-"""Define the states of an elastic training and the transitions between them. Pure."""
+"""Define the states of an elastic training and the transitions between them, as a table."""
 
 from __future__ import annotations
 

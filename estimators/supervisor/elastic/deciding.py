@@ -1,4 +1,7 @@
-"""Decide the next step of an elastic training from its hosts and workers. Pure: time is an argument."""
+"""Decide the next step of an elastic training from its hosts and workers.
+
+The functions have no side effects. The time is an argument.
+"""
 
 from __future__ import annotations
 
@@ -16,9 +19,9 @@ from estimators.supervisor.elastic.members import ElasticHost, HostState, Roster
 from estimators.supervisor.elastic.places import Places
 from estimators.supervisor.elastic.policy import Limits, next_offer
 
-#: The numbers of ended hosts after which a job fails if no host has ever started. The first number counts only ends
-#: with a known reason, and applies while other hosts wait until the source assigns places to them. The second number
-#: counts all ends.
+#: The numbers of ended hosts after which a job fails if no host has ever started (:func:`is_hopeless`). The first
+#: number counts only ends with a known reason. It applies while other hosts still wait for a place (:mod:`.places`). If
+#: no host waits, one such end suffices. The second number counts all ends.
 _EXPLAINED_ENDS, _ENDS = 3, 10
 
 
@@ -28,7 +31,7 @@ class Decision:
 
     Attributes:
         workers: The workers to send to the driver. None to send nothing now.
-        again_at: The time by which to decide again, if a limit delays a change. None if no change is delayed.
+        again_at: The time at which to decide again, if a limit delays a change. None if no change is delayed.
         awaited: The number of ready workers and the number of starting workers, while the job has too few workers to
             begin. Otherwise None.
         shortage: Whether the training has begun but has fewer workers than it needs.
@@ -100,7 +103,7 @@ def decide(
 
 
 def stands_by(host: ElasticHost, places: Places | None) -> bool:
-    """Return whether a host is still waiting until the source assigns a place to it."""
+    """Return whether a host is still waiting for a place (:mod:`.places`)."""
     return places is not None and places.awaits(host.name)
 
 
@@ -145,9 +148,9 @@ def replacement_wait(roster: Roster, lost: ElasticHost, now: float) -> float | N
 
 
 def is_hopeless(roster: Roster, places: Places | None, ends: Sequence[Failure]) -> bool:
-    """Return whether a job has no hope of running, because its hosts end before they have started.
+    """Return whether to give up a job because its hosts end before they have started.
 
-    In this case, replacements would end in the same way. The job continues if any host has ever started, because the
+    Replacements of the hosts would end in the same way. The job continues if any host has ever started, because the
     job can then run. The job also continues while an initial host is still starting. More ends are tolerated if the
     hosts ended without a known reason, for example because a machine failed. Fewer ends are tolerated if the hosts
     reported why they cannot take part.

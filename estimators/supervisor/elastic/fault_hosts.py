@@ -35,6 +35,8 @@ class ElasticHosts:
     def interrupt(self, host: str, notice_s: float, back_in_s: float | None) -> None:
         """Interrupt a host. The host leaves within ``notice_s`` seconds, and the other hosts continue. The host returns
         in ``back_in_s`` seconds, or never if the value is None.
+
+        Between two attempts, only record that the next attempt does not have the host.
         """
         found = self._find(host)
         if found is not None:
@@ -58,6 +60,8 @@ class ElasticHosts:
     def remove(self, host: str, back_in_s: float | None) -> None:
         """Kill a host without a notice. The other hosts continue. The host returns in ``back_in_s`` seconds, or never
         if the value is None.
+
+        Between two attempts, only record that the next attempt does not have the host.
         """
         found = self._find(host)
         if found is not None:

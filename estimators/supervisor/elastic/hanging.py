@@ -16,10 +16,10 @@ if TYPE_CHECKING:
 
 
 class Hanging(ProgressJudge):
-    """The judge of an elastic job's progress. The judge runs in the supervisor and not on a host, because hosts join
-    and leave.
+    """A detector of an elastic job that makes no progress. The detector fails the job after a time limit.
 
-    Waiting for hosts does not count as a hang, because ``elastic_timeout`` limits the wait.
+    The detector runs in the supervisor and not on a host, because hosts join and leave. Waiting for hosts does not
+    count as a hang, because ``elastic_timeout`` limits the wait.
 
     Args:
         loop: The supervisor's event loop.

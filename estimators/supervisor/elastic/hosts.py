@@ -1,4 +1,4 @@
-"""Start, remove and replace the hosts of an elastic job, and keep spare hosts."""
+"""Start, remove and replace the hosts of an elastic job, and keep spare hosts ready to join."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class HostControl:
             self._start(controller.strategy.processes_per_host, spare=True)
 
     def is_up(self, host: ElasticHost) -> None:
-        """Handle the message that a host's toolkit has started."""
+        """Handle the message that a host's toolkit, the process that starts the workers, has started."""
         host.up = True
         self.begin(host)
         self.finish_leaving(host)  # the toolkit could not receive an earlier request to leave
@@ -257,7 +257,7 @@ class HostControl:
             controller.backend.withdraw(host.name)
 
     def stay(self, host: ElasticHost) -> bool:
-        """Cancel the removal of a leaving host if the host's workers are still members.
+        """Cancel the removal of a leaving host if at least one of the host's workers is still a member with a rank.
 
         Returns:
             Whether the host stays.
@@ -284,8 +284,8 @@ class HostControl:
             self._controller.instruct(host.name, "finish")
 
     def hurry(self) -> None:
-        """Schedule, for each leaving host, the termination of workers that have lost their rank but have not exited
-        within ``LEAVE_TIMEOUT`` seconds from now.
+        """Terminate workers of leaving hosts in ``LEAVE_TIMEOUT`` seconds, if the workers have lost their rank but have
+        not exited by then.
         """
 
         def end(host: ElasticHost) -> None:

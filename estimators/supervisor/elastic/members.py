@@ -1,8 +1,9 @@
 """Describe the hosts and workers of an elastic job as its supervisor sees them.
 
-The states of a host are ``starting`` (its toolkit is starting), ``ready``, ``leaving`` (it was told to leave) and
-``gone``. The states of a worker are ``preparing`` (it is importing its modules), ``ready`` (it is waiting for a rank),
-``placed`` (it has a rank), ``restarting`` and ``ended``.
+A host's toolkit is the process that starts the workers of the host. The states of a host are ``starting`` (the toolkit
+is starting), ``ready``, ``leaving`` (it was told to leave) and ``gone``. The states of a worker are ``preparing`` (it
+is importing its modules), ``ready`` (it is waiting for a rank), ``placed`` (it has a rank), ``restarting`` and
+``ended``.
 """
 
 from __future__ import annotations

@@ -24,11 +24,11 @@ class Places:
         source: The source that names the places. A source either decides which hosts the job has, or only limits their
             number.
         hosts: The job's hosts, by name. The initial hosts get the first places that are named.
-        moves: Carries out the decisions.
+        moves: The object that carries out the decisions.
         most: The largest number of hosts that the job may have.
         slots: The number of workers at a place if the source does not specify the number.
-        readers: The number of processes of a host that read in Pipe mode, which limits the number of workers. None in
-            other modes.
+        readers: In Pipe mode, the number of processes of a host that can read the data. A host has at most this number
+            of workers. None in other modes.
     """
 
     def __init__(

@@ -1,5 +1,6 @@
-"""Define the rules for the sizes and changes of an elastic membership, and for excluded hosts. Pure: time is an
-argument.
+"""Define the rules for the sizes and changes of an elastic membership, and for excluded hosts.
+
+The module uses no clock: the time is an argument.
 """
 
 from __future__ import annotations

@@ -13,8 +13,9 @@ from estimators.records.record import DISCOVERED
 
 
 def of_job(loop: AsyncioLoop, strategy: Elastic, backend: Backend) -> MembershipSource | None:
-    """Return the source that names a job's places and their numbers of workers. If the user has set ``discovery``,
-    return the user's source instead of the backend's source.
+    """Return the source that names the places for a job's hosts, and the number of workers at each place.
+
+    If the user has set ``discovery``, return the user's source. Otherwise, return the backend's source.
 
     Returns:
         The source. None if no source limits or names the hosts.

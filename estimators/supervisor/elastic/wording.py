@@ -1,4 +1,4 @@
-"""Build the messages about an elastic training that waits for workers. Pure."""
+"""Build the messages about an elastic training that waits for workers."""
 
 from __future__ import annotations
 

@@ -64,8 +64,10 @@ class WorkerControl:
             self.take_ready(worker)
 
     def take_ready(self, worker: Worker) -> None:
-        """Handle the message that a worker is ready for a rank. If the host has no worker in the cluster, copy the
-        newest checkpoints to the host first.
+        """Handle the message that a worker is ready for a rank.
+
+        If the training has begun and the worker's host has no worker in the cluster, copy the newest checkpoints to the
+        host first.
         """
         controller = self._controller
         if worker.state is WorkerState.RESTARTING:
@@ -151,8 +153,10 @@ class WorkerControl:
     def _lost(
         self, worker: Worker, before: WorkerState, host: ElasticHost, failure: Failure | None, *, of_host: bool
     ) -> bool:
-        """Handle the loss of a worker: exclude the worker's host for a while, and schedule another worker for the time
-        after the exclusion. Fail the job if too many workers have ended before the first cluster has formed.
+        """Handle the loss of a worker: exclude the worker's host for a while.
+
+        Unless the host itself has ended, schedule another worker for the time after the exclusion. Fail the job if too
+        many workers have ended before the first cluster has formed.
 
         Returns:
             Whether the training continues.
@@ -220,8 +224,9 @@ class WorkerControl:
         self._settled = controller.later(_SETTLE_S, settled)
 
     def _count_members(self) -> None:
-        """End a training that waits for workers if none of its members is left. The state of the training is
-        then lost.
+        """End a training that waits for workers if none of its members is left. The training's state is then lost.
+
+        Do nothing if the state is in checkpoints.
         """
         controller = self._controller
 
