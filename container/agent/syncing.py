@@ -417,7 +417,8 @@ class Uploader:
             warn(
                 self._tell,
                 self._host,
-                f"{self._folder / name} is not uploaded: it is a link, and its target is outside {self._folder}.",
+                f"{self._folder / name} is not uploaded: it is a link, and its target is missing or outside "
+                f"{self._folder}.",
             )
 
 

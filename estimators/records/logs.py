@@ -62,11 +62,12 @@ class LogWriter:
         self._streams: dict[tuple[str, str | None], _LogFile] = {}
         self._dirty: dict[tuple[str, str | None], _LogFile] = {}
         self._pending = 0
+        self._early = False  # whether pieces were written since the last flush by the caller
         self._last_time = 0
 
     def start_attempt(self, attempt: int) -> None:
         """Switch to a new attempt. Subsequent pieces are written to the logs of the new attempt."""
-        self.flush()
+        self._early = self.flush()
         self.attempt = attempt
         self._streams.clear()
 
@@ -94,27 +95,25 @@ class LogWriter:
         self._pending += size
         if self._pending >= _WRITE_LIMIT:
             with contextlib.suppress(RecordError):  # the next flush by the caller raises the same error
-                self.flush()
+                self._early = self.flush()
             self._pending = 0
 
     def flush(self) -> bool:
         """Write the pieces that are held in memory. Pieces that cannot be written stay in memory until the next flush.
 
         Returns:
-            True if pieces were written, so that readers have new output to read. False if no pieces were held in
-            memory.
+            True if pieces were written since the last flush, so that readers have new output to read.
 
         Raises:
             RecordError: the disk is full, or the record has been removed.
         """
-        if not self._dirty:
-            return False
+        wrote, self._early = bool(self._dirty) or self._early, False
         for key, stream in list(self._dirty.items()):
             with explained(stream.path, "write"):
                 stream.flush()
             del self._dirty[key]
         self._pending = 0
-        return True
+        return wrote
 
 
 class _LogFile:

@@ -96,6 +96,16 @@ def test_any_output_reads_back_in_order(output: list[tuple[int, bytes, int]], da
         record.release()
 
 
+def test_whoever_flushes_is_told_of_what_was_written_before(record: JobRecord) -> None:
+    writer = LogWriter(record)
+    writer.write(Piece("algo-1", "rank 0", b"x" * (1 << 20)))
+    assert LogReader(record).poll() != []  # so much is written at once
+    assert (writer.flush(), writer.flush()) == (True, False)
+    writer.write(Piece("algo-1", "rank 0", b"a\n"))
+    writer.start_attempt(1)
+    assert (writer.flush(), writer.flush()) == (True, False)
+
+
 def test_a_reader_follows_new_files_and_attempts(record: JobRecord) -> None:
     writer, reader = LogWriter(record), LogReader(record)
     assert reader.poll() == []
