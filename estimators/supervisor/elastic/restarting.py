@@ -47,6 +47,9 @@ PLANNED_GRACE_S = 30.0
 #: How long workers may take to exit after a member was lost, in seconds. The time is short because the workers' current
 #: step has failed anyway.
 _LOSS_GRACE_S = 0.5
+#: How long to wait for the failure or loss of the worker that has caused another worker's failure, in seconds. A worker
+#: closes its connections, which fails the other workers, before its own failure is reported.
+_CAUSE_S = 2.0
 
 
 class RestartPhase(enum.Enum):
@@ -112,6 +115,8 @@ class RestartingDriver:
         self._grace = 0.0  # how long workers may take to exit, in seconds
         self._has_failed = False  # whether the script has failed in the current membership
         self._has_lost = False
+        self._consequences: set[str] = set()  # members that have failed only because another member had failed
+        self._cause_wait: Timer | None = None
         self._waits: Timer | None = None
         self._wait()
 
@@ -135,8 +140,9 @@ class RestartingDriver:
     def close(self) -> None:
         """Stop making decisions and sending messages."""
         self._phase = RestartPhase.CLOSED
-        if self._waits is not None:
-            self._waits.cancel()
+        for timer in (self._waits, self._cause_wait):
+            if timer is not None:
+                timer.cancel()
 
     # --- messages from the controller ---
 
@@ -160,8 +166,20 @@ class RestartingDriver:
         self._has_failed = True
         if not consequence and not self._has_lost and self._failures >= self._strategy.max_restarts:
             self._tell("finished", error=self._too_often, blamed=True)
+        elif self._phase is RestartPhase.RUNNING and consequence:
+            self._await_cause(worker)
         elif self._phase is RestartPhase.RUNNING:
             self._end(_LOSS_GRACE_S)
+
+    def _await_cause(self, worker: str) -> None:
+        """Give the worker that has caused another worker's failure time to fail, before the other workers are told to
+        exit. Otherwise the cause would not be reported.
+        """
+        self._consequences.add(worker)
+        if self._consequences | self._done >= set(self._members):
+            self._end(_LOSS_GRACE_S)
+        elif self._cause_wait is None:
+            self._cause_wait = self._loop.call_later(_CAUSE_S, lambda: self._end(_LOSS_GRACE_S))
 
     @property
     def _too_often(self) -> str:
@@ -196,6 +214,10 @@ class RestartingDriver:
         """
         self._phase = RestartPhase.ENDING
         self._grace = grace
+        if self._cause_wait is not None:
+            self._cause_wait.cancel()
+            self._cause_wait = None
+        self._consequences.clear()
         self._done.clear()
         self._awaited = set(self._members)
         for worker in self._members:

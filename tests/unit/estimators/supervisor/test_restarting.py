@@ -125,9 +125,9 @@ def test_the_scripts_own_failures_are_counted_and_losses_are_not() -> None:
     world = begun(ONE, TWO, max_restarts=1)
     for _ in range(2):
         # What says that it lost its peer does not count, if somebody was lost.
-        assert len(world.send("failed", TWO, consequence=True)) == 2
+        assert world.send("failed", TWO, consequence=True) == []
+        assert world.send("ended", ONE) == [("restart", TWO)]
         world.send("ready", TWO)
-        world.send("ended", ONE)
         assert world.share()[-1] == ("membership", "")
         world.wants(TWO, ONE)
         world.send("ready", TWO)
@@ -140,6 +140,24 @@ def test_the_scripts_own_failures_are_counted_and_losses_are_not() -> None:
     assert world.send("failed", ONE, consequence=False) == [("finished", "")]
     assert world.told[0]["error"] == "the script has failed again after 1 restarts (max_restarts=1)"
     assert world.told[0]["blamed"]
+
+
+def test_who_has_caused_a_failure_has_time_to_fail_too() -> None:
+    """It closes its connections, which the others notice, before its own failure is told."""
+    world = begun(ONE, TWO, THREE, max_restarts=0)
+    assert world.send("failed", ONE, consequence=True) == []
+    assert world.after(1.9) == []
+    assert world.send("failed", TWO, consequence=False) == [("finished", "")] and world.told[0]["blamed"]
+
+
+def test_failures_of_which_nobody_is_the_cause_restart_all() -> None:
+    world = begun(ONE, TWO, max_restarts=1)
+    assert world.send("failed", ONE, consequence=True) == []
+    assert world.after(2.0) == [("restart", ONE), ("restart", TWO)]
+    world = begun(ONE, TWO, max_restarts=1)
+    assert world.send("failed", ONE, consequence=True) == []
+    assert world.send("failed", TWO, consequence=True) == [("restart", ONE), ("restart", TWO)]
+    assert world.after(2.0) == []
 
 
 def test_it_is_complete_when_all_are_through_and_the_rest_starts_again_when_one_is_lost_before() -> None:
@@ -174,7 +192,7 @@ def test_with_too_few_it_waits_for_others() -> None:
 def test_the_reset_limit(limit: int) -> None:
     world = begun(ONE, TWO, reset_limit=limit)
     for number in range(limit + 1):
-        assert world.send("failed", ONE, consequence=True)[0][0] == "restart"
+        assert world.send("failed", ONE, consequence=False)[0][0] == "restart"
         world.send("ready", TWO)
         world.send("ready", ONE)
         assert world.share()[-1] == (("membership", "") if number < limit else ("finished", ""))

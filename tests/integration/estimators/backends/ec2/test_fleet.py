@@ -6,13 +6,14 @@ import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from ec2_server import Ec2Server
 
 from container.contract import hyperparameters as codec
 from container.system.asyncio_loop import AsyncioLoop
+from estimators.backends.base import Backend
 from estimators.backends.ec2.fleet import Ec2Fleet, NoInstance
 from estimators.backends.ec2.options import Ec2Options
 from estimators.backends.hosts.provider import ProvidedJob
@@ -38,6 +39,7 @@ def fleet(
         options=JobOptions(backend="ec2"),
         found={},
         protected=set(),
+        backend=cast(Backend, None),  # only hosts on this machine use it
         events=asyncio.Queue(),
     )
     options = Ec2Options(
