@@ -14,29 +14,26 @@ if TYPE_CHECKING:
     from dataclasses import dataclass as dataclass  # type checkers know the decorator of the standard library
 else:
 
-    def dataclass(*, frozen: bool, repr: bool = True, eq: bool = True, kw_only: bool = False):
+    def dataclass(*, frozen: bool, kw_only: bool = False):
         """Return a decorator that creates a frozen dataclass. The arguments are those of ``dataclasses.dataclass``.
 
         The functions of the module :mod:`dataclasses` can be used with the class and its objects. A class that defines
         or inherits one of the shared methods keeps its own method.
         """
         assert frozen, "use dataclasses.dataclass if the fields may change"
-        shared = {"__setattr__": _set, "__delattr__": _delete}
-        shared |= {"__repr__": _text} if repr else {}
-        shared |= {"__eq__": _equals, "__hash__": _hash} if eq else {}
 
         def make(cls):
             frozen_bases = [base for base in cls.__mro__[1:] if "__dataclass_params__" in vars(base)]
             if any(base.__setattr__ is not _set for base in frozen_bases):
-                return dataclasses.dataclass(cls, frozen=True, repr=repr, eq=eq, kw_only=kw_only)
-            missing = [name for name in shared if getattr(cls, name) is getattr(object, name)]
+                return dataclasses.dataclass(cls, frozen=True, kw_only=kw_only)
+            missing = [name for name in _SHARED if getattr(cls, name) is getattr(object, name)]
             for base in frozen_bases:
                 base.__dataclass_params__.frozen = False
             made = dataclasses.dataclass(cls, repr=False, eq=False, kw_only=kw_only)
             for one in (made, *frozen_bases):  # the standard decorator, too, can then make frozen subclasses
                 one.__dataclass_params__.frozen = True
             for name in missing:
-                setattr(made, name, shared[name])
+                setattr(made, name, _SHARED[name])
             fields = dataclasses.fields(made)
             made._fields_of_init = frozenset(
                 field.name for field in fields if field.init or field.default_factory is not dataclasses.MISSING
@@ -73,3 +70,8 @@ def _hash(self: Any) -> int:
 
 def _compared(value: Any) -> tuple[Any, ...]:
     return tuple(getattr(value, name) for name in value._compared_fields)
+
+
+_SHARED = {
+    "__setattr__": _set, "__delattr__": _delete, "__repr__": _text, "__eq__": _equals, "__hash__": _hash,
+}  # fmt: skip

@@ -144,7 +144,7 @@ class Distribution:
         return {self.key: {"enabled": True, **options}}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class ParameterServer(Distribution):
     """TensorFlow's strategy with parameter servers. Processes named ``ps`` store the variables, and workers update the
     variables asynchronously.
@@ -196,7 +196,7 @@ class ParameterServer(Distribution):
         return self.cluster_spec == "coordinator"
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class MPI(Distribution):
     """The strategy for Horovod's ring all-reduce, or for any MPI program. One ``mpirun`` starts ``processes_per_host``
     ranks on every host.
@@ -250,7 +250,7 @@ class MPI(Distribution):
         return values
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class CollectiveAllReduce(Distribution):
     """The strategy for TensorFlow's ``MultiWorkerMirroredStrategy``. Every rank runs the script with its own TF_CONFIG.
 
@@ -294,7 +294,7 @@ class CollectiveAllReduce(Distribution):
     }
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Mirrored(Distribution):
     """The strategy for TensorFlow's ``MirroredStrategy``. One process on one host has a copy of the model on each
     device.
@@ -334,7 +334,7 @@ class Mirrored(Distribution):
         )
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class TorchDistributed(Distribution):
     """The strategy for PyTorch's ``torch.distributed``. Every rank runs the script with the environment variables that
     torchrun sets.
@@ -371,7 +371,7 @@ def _discovery(where: str, value: Any) -> Any:
     return rules.path(where, value)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Elastic(Distribution):
     """Base class of the strategies whose jobs can gain and lose hosts during the training. A job starts with
     ``instance_count`` hosts.
@@ -495,7 +495,7 @@ class Elastic(Distribution):
 _ELASTIC = {field.name: f"fleetfit_elastic_{field.name}" for field in dataclasses.fields(Elastic)}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class ElasticHorovod(Elastic):
     """The strategy for elastic Horovod: hosts can join and leave during the training. A job starts with
     ``instance_count`` hosts.
@@ -518,7 +518,7 @@ class ElasticHorovod(Elastic):
     parameters: ClassVar[Mapping[str, str]] = {**_ELASTIC, "warm": "fleetfit_elastic_warm"}
 
 
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class ElasticTorchDistributed(Elastic):
     """The strategy for ``torch.distributed`` with hosts that can join and leave. After each change of the hosts, all
     ranks are restarted, as with torchrun.

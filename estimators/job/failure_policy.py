@@ -47,7 +47,7 @@ _FRAME = re.compile(r'^\s*File "([^"]+)", line (\d+)', re.MULTILINE)
 
 
 @suggests_arguments
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class FailurePolicy:
     """The reaction to failed and preempted attempts of a job.
 

@@ -42,7 +42,7 @@ def _signal(where: str, value: Any) -> int | str:
     return value  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Fault:
     """The base class of all faults. Each fault has exactly one trigger: ``at_step``, ``at_s`` or ``at_line``.
 
@@ -81,7 +81,7 @@ class Fault:
 
 
 @suggests_arguments
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class Kill(Fault):
     """Send a signal to a rank.
 
@@ -104,7 +104,7 @@ class Kill(Fault):
 
 
 @suggests_arguments
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class RemoveHost(Fault):
     """Remove a host without a notice, as after a power failure.
 
@@ -119,7 +119,7 @@ class RemoveHost(Fault):
 
 
 @suggests_arguments
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Interrupt(Fault):
     """Interrupt a host like a spot instance. The host gets a notice and is killed later.
 

@@ -58,13 +58,10 @@ def _member(name: str, *, shape: type[_Shape] | None = None, many: bool = False,
     return dataclasses.field(default=default, metadata=metadata)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class _Shape:
     """The base class of the structures of a request. The metadata of each field tells this class how to convert the
     field to a member of the request and back.
-
-    Equality, hash and representation are implemented once, in this class. If dataclasses generated them for each
-    structure, the import time of this module would double. The import delays the start of every job.
 
     Attributes:
         others: The members of the structure that fleetfit does not use, unchanged, by SageMaker's names.
@@ -83,11 +80,6 @@ class _Shape:
                 raise ConfigurationError(
                     f"{type(self).__name__}(others=…): {field.metadata['member']} has its own field, {field.name}."
                 )
-
-    def __eq__(self, other: object) -> bool:
-        if type(other) is not type(self):
-            return NotImplemented
-        return all(getattr(self, name) == getattr(other, name) for name in self.__dataclass_fields__)
 
     def __hash__(self) -> int:
         return hash(json.dumps(self.to_request(), sort_keys=True, default=repr))
@@ -162,7 +154,7 @@ def _copy(value: Any, depth: int = 0) -> Any:
     return [_copy(item, depth + 1) for item in value]
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class MetricDefinition(_Shape):
     """A metric that is read from the logs.
 
@@ -175,7 +167,7 @@ class MetricDefinition(_Shape):
     regex: str = _member("Regex", default="")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Algorithm(_Shape):
     """The code that runs (``AlgorithmSpecification``).
 
@@ -198,7 +190,7 @@ class Algorithm(_Shape):
     arguments: tuple[str, ...] = _member("ContainerArguments", many=True)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class S3DataSource(_Shape):
     """Data under a URI. Local jobs also accept ``file://`` URIs and plain paths.
 
@@ -217,7 +209,7 @@ class S3DataSource(_Shape):
     instance_groups: tuple[str, ...] = _member("InstanceGroupNames", many=True)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class FileSystemDataSource(_Shape):
     """A folder of an EFS or FSx file system.
 
@@ -234,7 +226,7 @@ class FileSystemDataSource(_Shape):
     access_mode: str = _member("FileSystemAccessMode", default="ro")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class DataSource(_Shape):
     """The location of a channel's data. Exactly one of the two attributes must be set."""
 
@@ -242,7 +234,7 @@ class DataSource(_Shape):
     file_system: FileSystemDataSource | None = _member("FileSystemDataSource", shape=FileSystemDataSource)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Shuffle(_Shape):
     """The seed for shuffling a channel's data (``ShuffleConfig``).
 
@@ -253,7 +245,7 @@ class Shuffle(_Shape):
     seed: int = _member("Seed", default=0)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class InputChannel(_Shape):
     """One input channel.
 
@@ -277,7 +269,7 @@ class InputChannel(_Shape):
     shuffle: Shuffle | None = _member("ShuffleConfig", shape=Shuffle)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class OutputConfig(_Shape):
     """The location of outputs (``OutputDataConfig``).
 
@@ -292,7 +284,7 @@ class OutputConfig(_Shape):
     compression: str | None = _member("CompressionType")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Resources(_Shape):
     """The hosts of the job (``ResourceConfig``).
 
@@ -314,7 +306,7 @@ class Resources(_Shape):
     training_plan: str | None = _member("TrainingPlanArn")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class VpcConfig(_Shape):
     """The job's private network on AWS."""
 
@@ -322,7 +314,7 @@ class VpcConfig(_Shape):
     subnets: tuple[str, ...] = _member("Subnets", many=True)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class StoppingCondition(_Shape):
     """The time limits of the job.
 
@@ -337,7 +329,7 @@ class StoppingCondition(_Shape):
     max_pending_s: int | None = _member("MaxPendingTimeInSeconds")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class CheckpointConfig(_Shape):
     """The location of checkpoints.
 
@@ -350,7 +342,7 @@ class CheckpointConfig(_Shape):
     local_path: str | None = _member("LocalPath")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class RetryStrategy(_Shape):
     """The retry strategy of SageMaker after a failure of the platform.
 
@@ -361,7 +353,7 @@ class RetryStrategy(_Shape):
     max_attempts: int = _member("MaximumRetryAttempts", default=1)
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class Tag(_Shape):
     """A tag of the job."""
 
@@ -369,7 +361,7 @@ class Tag(_Shape):
     value: str = _member("Value", default="")
 
 
-@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+@dataclass(frozen=True, kw_only=True)
 class TrainingJobSpec(_Shape):
     """A ``CreateTrainingJob`` request as a value.
 
@@ -519,7 +511,7 @@ _SECONDS = rules.seconds(0, bounds.MAX_SECONDS)
 
 
 @suggests_arguments
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class RunOptions:
     """Options that the supervisor and the backend need to run a job, in addition to SageMaker's request.
 

@@ -55,7 +55,7 @@ def _trace(where: str, value: Any) -> tuple[tuple[Any, ...], ...]:
 
 
 @suggests_arguments
-@dataclass(frozen=True, kw_only=True, repr=False)
+@dataclass(frozen=True, kw_only=True)
 class SpotMarket:
     """A simulated spot market, which interrupts hosts at the times of a trace, at random times, or both.
 

@@ -39,7 +39,7 @@ _WORSE = 3.0
 _FEW_RUNS = 40
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class FleetRecommendation(Recommended):
     """The recommended fleet of hosts on a spot market, and the other fleets that were considered.
 

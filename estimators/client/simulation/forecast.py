@@ -63,7 +63,7 @@ class Quantiles:
         return cls(statistics.fmean(values), cuts[0], cuts[9], cuts[18])
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Forecast:
     """The result of simulating many runs of a job. ``print(forecast)`` shows a summary as text.
 

@@ -86,7 +86,7 @@ class Recommended(abc.ABC):
         return render("results/templates/recommendation", choice=self.title, reasons=self.reasons, head=head, rows=rows)
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True)
 class Recommendation(Recommended):
     """The recommended configuration, and the other configurations that were considered.
 
