@@ -1,4 +1,4 @@
-"""Define how often failed network requests are repeated, and how long to wait before each attempt."""
+"""Define how often failed network requests are repeated, and how long to wait before each retry."""
 
 from __future__ import annotations
 

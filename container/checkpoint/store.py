@@ -92,8 +92,8 @@ class Loaded:
     Attributes:
         name: Name of the checkpoint's folder.
         manifest: The checkpoint's manifest.
-        files: The bytes of each file, as an array of uint8, by the file's name. The array is the memory in which the
-            bytes were verified.
+        files: A mapping from the name of each file to the file's bytes, as an array of uint8. The bytes are neither
+            copied nor read again after the verification.
         skipped: The damaged checkpoints that are newer than this checkpoint, the newest first.
     """
 

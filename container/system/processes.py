@@ -143,10 +143,11 @@ def spawn(
 
 
 def children_by_parent() -> dict[int, list[int]]:
-    """Return the children of each visible process of the machine, by the pid of the parent. Zombies are omitted.
+    """Return a mapping from the pid of each parent to the pids of its children, for all visible processes of the
+    machine. Zombies are omitted.
 
-    A process is no zombie as long as one of its threads is running, even if its first thread has ended. Such a process
-    may still have children, which nobody has adopted yet.
+    A process whose first thread has ended while other threads still run is not omitted, although the kernel reports the
+    process as a zombie. Its children still belong to it: the kernel gives them a new parent when the last thread ends.
     """
     tree: dict[int, list[int]] = {}
     for entry in os.listdir("/proc"):

@@ -21,7 +21,9 @@ class ProgressDisplay:
     """A display of a command's progress that shows nothing. Subclasses show the progress."""
 
     def detail(self, text: str) -> None:
-        """Set the text that says what the running step does now. A successful step is shown with its last text."""
+        """Set the text that says what the running step does now. When the step has succeeded, its last text stays in
+        the display.
+        """
 
     def note(self, text: str) -> None:
         """Show a note to the user."""

@@ -317,7 +317,8 @@ class HyperparameterTuner:
     def _draft(self, name: str, inputs: Any) -> tuple[TuningSpec, Draft]:
         """Return the spec of the tuning job, and the draft that all trials' jobs have in common.
 
-        The limits of the backend and of this machine are not checked.
+        The trials' jobs are not checked against the limits of the backend and of this machine. See
+        :meth:`Draft.check`.
         """
         spec = self._spec(name)
         estimator = self.estimator

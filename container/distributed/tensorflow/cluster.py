@@ -61,7 +61,7 @@ class Cluster(Ranks[TensorCollectives]):
     def replicas(self) -> int:
         """Return the number of copies of the model that compute gradients in each step.
 
-        If one process uses several devices, return the number of devices. Otherwise return :attr:`size`.
+        This is :attr:`size`. In a subclass whose one process uses several devices, it is the number of devices.
         """
         return self.size
 

@@ -106,10 +106,12 @@ def in_order_of(records: Any, shuffle: int, seed: Any) -> Any:
 
 
 class TrainingData:
-    """The data source of a ``Checkpointer``. This class determines on which of a script's datasets the script trains.
+    """The data source of a ``Checkpointer``. This class infers which of the script's datasets ``fit`` trains on,
+    because a callback cannot find out which dataset was passed to ``fit``.
 
-    A callback cannot find out which dataset was passed to ``fit``. Therefore this class assumes the dataset that was
-    created since the previous training. If several datasets were created, it assumes the one with ``resumable=True``.
+    If one dataset was created since the previous training, the class assumes that ``fit`` trains on this dataset. If
+    several datasets were created, the class assumes that ``fit`` trains on the last one with ``resumable=True``. If
+    none of them has ``resumable=True``, the dataset is unknown, and the training cannot continue within an epoch.
     """
 
     def __init__(self) -> None:

@@ -1,8 +1,8 @@
 """Implement what the providers for Ray and Spark share. The workers of the Ray or Spark cluster start the hosts.
 
-A separate program communicates with the cluster (:mod:`.cluster_client`). The program makes the workers start our
-agents, the processes that control hosts. It reports when a host starts, fails or ends. The agents connect to a port of
-this machine (:mod:`.arrivals`).
+A separate program communicates with the cluster (:mod:`.cluster_client`). The program makes the workers of
+the cluster start agents. An agent is the process that controls a host. The program reports when a host starts, fails or
+ends. The agents connect to a port of this machine (:mod:`.arrivals`).
 """
 
 from __future__ import annotations
@@ -264,8 +264,9 @@ class ExpectedHost(Expected, HostSource):
         connection: The connection to the cluster through which the host was requested, or None before the request.
         group: All hosts that were requested together, including this host. The group is empty before the request.
         remote: The connection to the host's agent, or None while the agent is not connected.
-        over: A future that is done when the host has ended on the cluster. Its result is an error with the cluster's
-            reason, which is empty if the cluster gives no reason.
+        over: A future that is done when the host has ended on the cluster, for whatever reason. The result of the
+            future is a ``HostUnavailable`` error, which the future does not raise. The error's message is the cluster's
+            reason, or empty if the cluster gives none.
         lost: Whether the connection to the host's agent has ended unexpectedly.
     """
 

@@ -144,10 +144,10 @@ class WorkerControl:
             self.again(host, worker.slot)
         elif what is WorkerEnd.LEFT:
             self._hosts.finish_leaving(host)
-            self._count_members()
+            self._end_if_state_is_lost()
             self._controller.offer()
         elif what is WorkerEnd.LOST and self._lost(worker, before, host, failure, of_host=of_host):
-            self._count_members()
+            self._end_if_state_is_lost()
             self._controller.offer()
 
     def _lost(
@@ -223,10 +223,11 @@ class WorkerControl:
             self._settled.cancel()
         self._settled = controller.later(_SETTLE_S, settled)
 
-    def _count_members(self) -> None:
-        """End a training that waits for workers if none of its members is left. The training's state is then lost.
+    def _end_if_state_is_lost(self) -> None:
+        """End the training if it waits for workers and all of its members have been lost. The training's state was only
+        in the members, so the state is lost, too.
 
-        Do nothing if the state is in checkpoints.
+        If the state is in checkpoints, do nothing: the training continues when there are enough workers again.
         """
         controller = self._controller
 
