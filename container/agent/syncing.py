@@ -469,7 +469,7 @@ class Sender(Uploader):
         return self._seen.get(name) == now
 
     def compare(self) -> None:
-        """Do nothing: the supervisor writes the files and reports errors itself. There is nothing to compare with S3."""
+        """Do nothing: the supervisor writes the files and reports errors itself, so there is nothing to compare."""
 
     def _say(self, line: bytes) -> None:
         self._out.write(encode({"op": "say"}, line))
