@@ -242,6 +242,7 @@ class Uploader:
         self._up: dict[str, tuple[int, int, int]] = {}
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._warned: set[str] = set()
+        self._unread: dict[str, Exception] = {}  # the entries that the last listing could not read
 
     def run(self, moments: Iterable[None]) -> None:
         """Upload new files whenever a check is due. When the job has ended, upload all remaining files.
@@ -350,7 +351,7 @@ class Uploader:
                     cause = causes[own] = error
             failed[name] = cause
         self._seen = seen
-        return failed
+        return {**failed, **self._unread}
 
     def _is_settled(self, name: str, now: tuple[int, int, int]) -> bool:
         """Return whether a file has not changed since the last check. Return False for an empty folder, which may soon
@@ -396,9 +397,12 @@ class Uploader:
         Manifests come after the files that they list. Links to folders come after these folders.
         """
         found = []
+        self._unread = {}
         for name, status in saved.walk(str(self._folder), follow=self._follow):
             if status is None:
                 self._skip(name)
+            elif isinstance(status, OSError):
+                self._unread[name] = status
             else:
                 found.append((name, status))
         return sorted(

@@ -38,6 +38,7 @@ rank: int | None = None
 _lock = threading.Lock()
 _patient = True  # whether the toolkit accepted the last line
 _torn = False  # whether the last line was cut; if it was, the next line begins with a line break
+_lost = 0  # the number of events that were lost since the last event that was written
 
 
 def emit(kind: str, **data: Any) -> bool:
@@ -61,11 +62,22 @@ def emit(kind: str, **data: Any) -> bool:
             if fd is None:
                 return False
             try:
-                return _write(fd, line)
+                return _write_or_count(fd, line)
             finally:
                 os.close(fd)
     except (OSError, ValueError, TypeError, RecursionError):
         return False  # the toolkit has ended, or the event cannot be written; the script must not fail because of this
+
+
+def _write_or_count(fd: int, line: bytes) -> bool:
+    """Write a line, and before it a warning if earlier lines were lost. Return whether the line was written."""
+    global _lost
+    if _lost:
+        message = f"{_lost} reports of the script, such as metrics, were lost: fleetfit did not read them in time."
+        line = _line("warning", {"message": message}) + line
+    written = _write(fd, line)
+    _lost = 0 if written else _lost + 1
+    return written
 
 
 def _line(kind: str, data: dict[str, Any]) -> bytes:

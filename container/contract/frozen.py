@@ -46,13 +46,20 @@ else:
 
 def _set(self: Any, name: str, value: Any) -> None:
     """Set a field in ``__init__``. Refuse to change a field later."""
-    if name in self.__dict__ or name not in self._fields_of_init:
+    if _protects(self, name) and (name in self.__dict__ or name not in self._fields_of_init):
         raise dataclasses.FrozenInstanceError(f"cannot assign to field {name!r}")
     object.__setattr__(self, name, value)
 
 
 def _delete(self: Any, name: str) -> None:
-    raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    if _protects(self, name):
+        raise dataclasses.FrozenInstanceError(f"cannot delete field {name!r}")
+    object.__delattr__(self, name)
+
+
+def _protects(value: Any, name: str) -> bool:
+    """Return whether an attribute cannot be changed. A subclass that is no dataclass may have other attributes."""
+    return name in value.__dataclass_fields__ or "_fields_of_init" in vars(type(value))
 
 
 def _text(self: Any) -> str:

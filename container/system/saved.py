@@ -4,7 +4,6 @@ machine.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import stat
@@ -30,10 +29,10 @@ def files_below(folder: Path) -> dict[str, tuple[int, int]]:
     slash, and both numbers are 0.
     """
     found = walk(str(folder), follow=False)
-    return {name: facts(folder / name, status) for name, status in found if status is not None}
+    return {name: facts(folder / name, status) for name, status in found if isinstance(status, os.stat_result)}
 
 
-def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | None]]:
+def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | OSError | None]]:
     """Find what must be synchronized below a folder: files, links to entries in the folder, and empty folders.
 
     The names of empty folders end in a slash.
@@ -45,7 +44,8 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
 
     Yields:
         The entry's name and status. The status is None for a link whose target is missing or is outside the folder,
-        because such a link is not synchronized.
+        because such a link is not synchronized. For an entry that cannot be read, such as a folder without permission,
+        the error takes the place of the status.
     """
     real = os.path.realpath(root)
     waiting = [("", False)]
@@ -56,13 +56,16 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
                 entries = list(scanned)
             if prefix and not entries:
                 yield prefix, os.lstat(os.path.join(root, prefix))
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             continue  # not created yet, or deleted since it was listed
+        except OSError as error:
+            yield prefix, error
+            continue
         for entry in entries:
             name = prefix + entry.name
             if PASSING.fullmatch(entry.name):
                 continue
-            with contextlib.suppress(FileNotFoundError):
+            try:
                 status = entry.stat(follow_symlinks=False)
                 if is_link := stat.S_ISLNK(status.st_mode):
                     if not os.path.exists(entry.path) or not os.path.realpath(entry.path).startswith(real + os.sep):
@@ -74,6 +77,10 @@ def walk(root: str, *, follow: bool) -> Iterator[tuple[str, os.stat_result | Non
                         waiting.append((f"{name}/", linked or is_link))
                 elif stat.S_ISREG(status.st_mode) or stat.S_ISLNK(status.st_mode):
                     yield name, status
+            except FileNotFoundError:
+                continue  # deleted since it was listed
+            except OSError as error:
+                yield name, error
 
 
 def facts(path: Path, status: os.stat_result) -> tuple[int, int]:

@@ -6,7 +6,10 @@ import os
 from pathlib import Path
 
 #: Suffixes of model files. A folder that contains :data:`_SAVED_MODEL` is also a model.
-_SUFFIXES = (".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".ckpt", ".safetensors")
+_SUFFIXES = (
+    ".keras", ".h5", ".hdf5", ".tflite", ".onnx", ".pt", ".pth", ".ckpt", ".safetensors", ".gguf", ".bin", ".pkl",
+    ".pickle", ".joblib", ".ubj", ".mlmodel",
+)  # fmt: skip
 _SAVED_MODEL = "saved_model.pb"
 #: Limits of the search: depth of folders, and total number of entries.
 _DEPTH = 4

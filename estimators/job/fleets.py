@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import warnings
 from collections.abc import Mapping
 
 from container.contract.frozen import dataclass
@@ -135,11 +136,17 @@ OWN_TYPES = tuple(name for name, fleet in FLEETS.items() if not fleet.typed)
 
 @functools.cache
 def added() -> Mapping[str, Fleet]:
-    """Return the backends that installed packages have added, by name."""
+    """Return the backends that installed packages have added, by name. Warn of a backend that cannot be loaded."""
     from importlib.metadata import entry_points
 
-    found = entry_points(group="fleetfit.backends")
-    return {entry.name: Fleet(backend=entry.value, capabilities=entry.load().capabilities) for entry in found}
+    found = {}
+    for entry in entry_points(group="fleetfit.backends"):
+        try:
+            found[entry.name] = Fleet(backend=entry.value, capabilities=entry.load().capabilities)
+        except Exception as error:  # noqa: BLE001 - the code of another package must not prevent the use of fleetfit
+            text = f"the backend {entry.name!r} ({entry.value}) of an installed package cannot be loaded: {error!r}"
+            warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return found
 
 
 def kinds() -> str:

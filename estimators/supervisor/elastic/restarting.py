@@ -150,7 +150,7 @@ class RestartingDriver:
         if self._phase is RestartPhase.WAITING:
             self._place()
         elif self._phase is RestartPhase.RUNNING and set(self._wanted) != set(self._members) and not self._done:
-            self._end(PLANNED_GRACE_S)
+            self._end(_LOSS_GRACE_S if self._has_failed else PLANNED_GRACE_S)
         elif self._phase is RestartPhase.ENDING:
             self._end_displaced(PLANNED_GRACE_S)
 
@@ -159,6 +159,8 @@ class RestartingDriver:
             self._done.add(worker)
             if self._done.issuperset(self._members):
                 self._tell("finished", error="")
+            elif self._consequences:
+                self._end_if_nobody_is_left()
 
     def _has_failed_by_itself(self, worker: str, *, consequence: bool) -> None:
         if worker not in self._members:
@@ -176,10 +178,14 @@ class RestartingDriver:
         exit. Otherwise the cause would not be reported.
         """
         self._consequences.add(worker)
+        if self._cause_wait is None:
+            self._cause_wait = self._loop.call_later(_CAUSE_S, lambda: self._end(_LOSS_GRACE_S))
+        self._end_if_nobody_is_left()
+
+    def _end_if_nobody_is_left(self) -> None:
+        """Make the members exit if the scripts of all members have ended, so that no cause will be reported."""
         if self._consequences | self._done >= set(self._members):
             self._end(_LOSS_GRACE_S)
-        elif self._cause_wait is None:
-            self._cause_wait = self._loop.call_later(_CAUSE_S, lambda: self._end(_LOSS_GRACE_S))
 
     @property
     def _too_often(self) -> str:

@@ -40,6 +40,7 @@ def pipe(monkeypatch: pytest.MonkeyPatch) -> Iterator[Pipe]:
     monkeypatch.setattr(events, "WAIT_S", 0.05)
     monkeypatch.setattr(events, "_patient", True)
     monkeypatch.setattr(events, "_torn", False)
+    monkeypatch.setattr(events, "_lost", 0)
     yield made
     made.close()
 
@@ -106,7 +107,10 @@ def test_a_toolkit_that_takes_nothing_is_waited_for_once(pipe: Pipe) -> None:
     whole = [json.loads(line)["data"]["number"] for line in lines[:sent]]
     assert whole == list(range(sent))
     assert events.emit("metric", number=1_000_000)
-    assert json.loads(pipe.lines()[-2])["data"]["number"] == 1_000_000
+    *_, warning, last, _ = pipe.lines()
+    assert json.loads(last)["data"]["number"] == 1_000_000
+    assert json.loads(warning)["kind"] == "warning" and "51 reports" in json.loads(warning)["data"]["message"]
+    assert events.emit("metric") and len(pipe.lines()) == 2
 
 
 def test_lines_of_several_threads_stay_whole(pipe: Pipe, monkeypatch: pytest.MonkeyPatch) -> None:

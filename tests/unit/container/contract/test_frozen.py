@@ -89,6 +89,11 @@ def test_no_field_is_changed_deleted_or_added(kinds: tuple[type[Any], ...]) -> N
         with pytest.raises(dataclasses.FrozenInstanceError, match=f"cannot delete field '{name}'"):
             delattr(one, name)
     assert dataclasses.replace(one, name="m") == kinds[1](1.0, name="m") != one
+    plain = kinds[3](1.0)  # a subclass without the decorator has attributes of its own
+    plain.cached = 1
+    del plain.cached
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        plain.x = 2.0
     assert copy.deepcopy(one) == one
     for missing in ({}, {"name": "n", "more": 1}):
         with pytest.raises(TypeError):

@@ -158,6 +158,16 @@ def test_failures_of_which_nobody_is_the_cause_restart_all() -> None:
     assert world.send("failed", ONE, consequence=True) == []
     assert world.send("failed", TWO, consequence=True) == [("restart", ONE), ("restart", TWO)]
     assert world.after(2.0) == []
+    world = begun(ONE, TWO, max_restarts=1)
+    assert world.send("failed", ONE, consequence=True) == []
+    assert world.send("done", TWO) == [("restart", ONE), ("restart", TWO)]
+
+
+def test_a_planned_change_after_a_failure_waits_no_longer_than_a_loss() -> None:
+    world = begun(ONE, TWO, THREE)
+    assert world.send("failed", ONE, consequence=True) == []
+    assert world.wants(ONE, TWO) == [("restart", ONE), ("restart", TWO), ("end", THREE)]
+    assert {message["grace"] for message in world.told[:2]} == {0.5}
 
 
 def test_it_is_complete_when_all_are_through_and_the_rest_starts_again_when_one_is_lost_before() -> None:
