@@ -62,7 +62,7 @@ class DockerProvider(HostProvider):
         super().__init__(job)
         self.backend = job.backend
         self.toolkit = True
-        self._record = job.backend.record
+        self._record = self.backend.record
         self._runner = Runner(job.loop, os.environ, protected=job.protected)
         self._runtime = folders.make()
         self._remover: Remover | None = None
@@ -71,7 +71,7 @@ class DockerProvider(HostProvider):
         self._network = False  # whether the network exists
         self._ssh_files: bytes | None = None
         self._gateway = ""
-        self._relays = Relays(job.backend)
+        self._relays = Relays(self.backend)
         self._aws: Mapping[str, str] = {}
         self._pool: kept.ContainerPool | None = None
         self._used: set[str] = set()  # hosts whose containers run, or had a process killed
@@ -159,7 +159,7 @@ class DockerProvider(HostProvider):
 
     def shared_platform(self) -> MountedPlatform:
         """Create the object that prepares and saves the files of all hosts."""
-        return MountedPlatform(self.job.backend, self)
+        return MountedPlatform(self.backend, self)
 
     def _have_made(self) -> asyncio.Task[None]:
         """Return the task that prepares the network or the pool. The first call starts the task.

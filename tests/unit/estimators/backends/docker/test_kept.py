@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-import types
 from pathlib import Path
 from typing import Any
 
@@ -111,15 +110,16 @@ def test_the_files_of_a_later_job_are_given_back_if_its_supervisor_was_killed(
     first = locks.take(pool.path / "remover")
     assert first is not None
     given: list[str] = []
+    real_take = locks.take
 
     def take(path: Path) -> int | None:
         """The first remover has the lock, and ends when the second has asked once."""
-        taken = locks.take(path)
+        taken = real_take(path)
         if taken is None:
             os.close(first)
         return taken
 
-    monkeypatch.setattr(kept, "locks", types.SimpleNamespace(take=take))
+    monkeypatch.setattr(locks, "take", take)
     monkeypatch.setattr(ownership, "give_back", lambda engine, duty, user: given.append(duty.value))
     engine.states = [["exited"]]
     assert reaper.remove(label=kept.POOL_LABEL, value=str(pool.path), runtime=str(runtime))
